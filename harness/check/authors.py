@@ -1,0 +1,101 @@
+"""Finds who made a field that is not the request's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.check.arrays import FIELDS, U64, Lookup, Mask, Rows, join, spread, take
+from harness.check.table import LAG
+
+WINDOW = 16_384
+"""Rows made for requests that began so many hand-offs before a reader ended, or later, are searched for an author."""
+
+MADE = np.dtype([("room", "u8"), ("index", "u8"), ("t", "u8"), ("mask", "u2"), ("tags", "u4", (FIELDS,))])
+
+PREVIOUS, ANOTHER, UNKNOWN = "previous owner of the slot", "another request", "unknown"
+AUTHORS = (PREVIOUS, ANOTHER, UNKNOWN)
+
+Kinds = npt.NDArray[np.uint8]
+"""Places in `AUTHORS`, shape (n, 9)."""
+
+
+class Authors:
+    """What prefill made lately, and for the last tenure of each slot."""
+
+    def __init__(self, slots: int) -> None:
+        """Nothing made; `slots` over all decodes."""
+        self._window = np.empty(0, MADE)
+        self._owners = np.zeros(slots, MADE)
+        self._since = np.zeros(slots, np.uint64)
+
+    def keep(self, rows: Rows, invoked: int) -> None:
+        """Remember what was made for judged `rows` of a `Table`; `invoked` hand-offs have begun."""
+        made = take(rows, rows["mades"] > 0)
+        joined = join([self._window, _made(made)], MADE)
+        oldest = max(invoked - LAG - WINDOW, 0)
+        self._window = take(joined, joined["index"] >= np.uint64(oldest))
+        # Rows are in the order of their invokes, not of their tenures: the latest tenure of a slot is put last.
+        placed = take(made, made["slot"] >= 0)
+        placed = take(placed, placed["alloc_t"] >= self._since[placed["slot"]])
+        placed = take(placed, np.argsort(placed["alloc_t"], kind="stable"))
+        self._since[placed["slot"]] = placed["alloc_t"]
+        self._owners[placed["slot"]] = _made(placed)
+
+    def search(self, rows: Rows, wrong: Mask, around: Rows, invoked: int) -> tuple[Kinds, npt.NDArray[np.uint64]]:
+        """Authors of the fields `wrong` (n, 9) of committed `rows` (n,); `around` are all other rows at hand.
+
+        Returns the kind of author and its room, 0 where it is unknown, both (n, 9).
+        """
+        pool = join([_made(take(around, around["mades"] > 0)), self._window], MADE)
+        kinds = np.full(wrong.shape, AUTHORS.index(UNKNOWN), np.uint8)
+        rooms = np.zeros(wrong.shape, np.uint64)
+        previous = self._previous(rows, pool)
+        by_previous = wrong & (previous["tags"] == rows["tags"]) & spread(previous["mask"])
+        kinds[by_previous] = AUTHORS.index(PREVIOUS)
+        rooms[by_previous] = np.broadcast_to(previous["room"][:, None], wrong.shape)[by_previous]
+        oldest = np.minimum(rows["settle"], np.uint64(invoked + LAG)).astype(np.int64) - LAG - WINDOW
+        for field in np.flatnonzero((wrong & ~by_previous).any(axis=0)):
+            who = np.flatnonzero(wrong[:, field] & ~by_previous[:, field])
+            found, maker = _makers(pool, int(field), take(rows, who), oldest[who])
+            kinds[who[found], field] = AUTHORS.index(ANOTHER)
+            rooms[who[found], field] = maker
+        return kinds, rooms
+
+    def _previous(self, rows: Rows, pool: Rows) -> Rows:
+        """What was made for the preceding tenure of each row's slot; no fields where that is not known."""
+        previous = np.zeros(len(rows), MADE)
+        at, found = Lookup(pool["room"].copy()).find(rows["prev"])
+        found &= rows["prev"] != 0
+        previous[found] = pool[at[found]]
+        owners = self._owners[np.maximum(rows["slot"], 0)]
+        kept = ~found & (rows["slot"] >= 0) & (rows["prev"] != 0) & (owners["room"] == rows["prev"])
+        previous[kept] = owners[kept]
+        return previous
+
+
+def _made(rows: Rows) -> Rows:
+    made = np.empty(len(rows), MADE)
+    for name, source in (("room", "room"), ("index", "index"), ("t", "made_t"), ("mask", "made_mask")):
+        made[name] = rows[source]
+    made["tags"] = rows["made_tags"]
+    return made
+
+
+def _makers(pool: Rows, field: int, rows: Rows, oldest: npt.NDArray[np.int64]) -> tuple[Mask, U64]:
+    """Which of the `rows` (n,) hold a tag of `field` that was made before they read it, and the makers of those.
+
+    A field that its maker did not use is cleared, the same for everybody, and names no author.
+    """
+    users = np.flatnonzero(pool["mask"] >> field & 1)
+    if not len(users):
+        return np.zeros(len(rows), np.bool_), np.zeros(0, np.uint64)
+    tags = pool["tags"][users, field]
+    order = np.argsort(tags)
+    ordered, wanted = tags[order], rows["tags"][:, field]
+    at = np.searchsorted(ordered, wanted)
+    at[at == len(ordered)] = 0
+    maker = users[order[at]]
+    found: Mask = ordered[at] == wanted
+    found &= (pool["index"][maker].astype(np.int64) >= oldest) & (pool["t"][maker] <= rows["commit_t"])
+    return found, pool["room"][maker[found]]

@@ -1,0 +1,164 @@
+"""Starts and supervises local node processes: `multiprocess` (spawn), logs, exit codes, an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from multiprocess import get_context
+from multiprocess.connection import wait
+
+from harness.errors import HarnessError
+from harness.history.event import Role
+from harness.node.entry import launch
+
+PROGRAMS = {Role.PREFILL: "prefill_stub", Role.DECODE: "decode_node", Role.REGISTRY: "harness.registry"}
+GRACE_S = 3.0
+
+
+@dataclass
+class Member:
+    """One node process that this cluster started."""
+
+    role: Role
+    index: int
+    incarnation: int
+    process: Any
+    log: Path
+    expected: bool = False
+    """The driver or a fault asked for its end."""
+    reaped: bool = False
+    exit_code: int | None = None
+
+    @property
+    def name(self) -> str:
+        """`decode-0`."""
+        return f"{self.role.name.lower()}-{self.index}"
+
+
+@dataclass
+class Cluster:
+    """A registry and the nodes of one topology on this machine. Use as a context manager: leaving it ends every process.
+
+    Addresses are abstract Unix sockets with a random name: two clusters never meet, nothing is left in a file system.
+    """
+
+    prefill: int
+    decode: int
+    logs: Path
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    members: list[Member] = field(default_factory=list)
+
+    def address(self, who: str) -> str:
+        """ZMQ address of `who` in this cluster."""
+        return f"ipc://@handoff-{self.name}-{who}"
+
+    @property
+    def registry(self) -> str:
+        """ZMQ address of the bootstrap registry."""
+        return self.address("registry")
+
+    def __enter__(self) -> Self:
+        """Start every process; raises HarnessError when one cannot be started."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.start(Role.REGISTRY, 0)
+            for role, count in ((Role.DECODE, self.decode), (Role.PREFILL, self.prefill)):
+                for index in range(count):
+                    self.start(role, index)
+        except BaseException:
+            self.stop(grace_s=0.0)
+            raise
+        return self
+
+    def start(self, role: Role, index: int, incarnation: int = 1) -> Member:
+        """Start one process."""
+        name = f"{role.name.lower()}-{index}"
+        log = self.logs / f"{name}.log"
+        arguments = [
+            "--registry", self.registry, "--inbox", self.registry if role is Role.REGISTRY else self.address(name),
+            "--index", str(index), "--incarnation", str(incarnation), "--cluster", self.name,
+        ]  # fmt: skip
+        process = get_context("spawn").Process(
+            target=launch,
+            args=(PROGRAMS[role], arguments, str(log)),
+            kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
+            name=f"handoff {name}",
+        )
+        with _without_main_module():
+            try:
+                process.start()
+            except OSError as error:
+                raise HarnessError(f"{name}: cannot be started: {error}") from error
+        member = Member(role, index, incarnation, process, log)
+        self.members.append(member)
+        return member
+
+    def ended(self) -> list[Member]:
+        """Processes that have ended since the last call, each reported once."""
+        alive = {member.process.sentinel: member for member in self.members if not member.reaped}
+        found = []
+        for sentinel in wait(list(alive), 0) if alive else []:
+            member = alive[sentinel]
+            member.process.join()
+            member.exit_code = member.process.exitcode
+            member.reaped = True
+            found.append(member)
+        return found
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """End every process: those that were told to leave get `grace_s`, then SIGTERM, then SIGKILL; all are reaped."""
+        deadline = time.monotonic() + grace_s
+        for step in ("leave", "terminate", "kill"):
+            for member in self.members:
+                if step != "leave" and member.process.is_alive():
+                    getattr(member.process, step)()
+            for member in self.members:
+                member.process.join(max(deadline - time.monotonic(), 0.0))
+            deadline = time.monotonic() + (1.0 if step == "leave" else GRACE_S)
+        self.ended()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End every process; at once when leaving on an error."""
+        self.stop(GRACE_S if kind is None else 0.0)
+
+
+def log_tail(path: Path, lines: int = 3) -> str:
+    """The last lines of a log, in one."""
+    try:
+        text = path.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return " | ".join(text[-lines:])
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Keep spawn from importing the caller's main module in the child: a node needs nothing of it."""
+    import __main__ as main  # noqa: PLC0415
+
+    saved = {key: main.__dict__.get(key) for key in ("__file__", "__spec__")}
+    try:
+        main.__dict__.pop("__file__", None)
+        main.__dict__["__spec__"] = None
+        yield
+    finally:
+        for key, value in saved.items():
+            if value is not None or key == "__spec__":
+                main.__dict__[key] = value
+
+
+def pid_alive(pid: int) -> bool:
+    """True while `pid` runs (a zombie does not)."""
+    try:
+        return f"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if os.path.exists(f"/proc/{pid}") else False
+    except OSError:
+        return False

@@ -1,0 +1,316 @@
+"""The driver's I/O: registers with the registry, configures the nodes, sends requests, takes results, watches processes.
+
+It is the router and the client in one: it draws rooms and sends each request to one prefill and one decode node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import zmq
+
+from harness.cluster import Cluster, Member, log_tail
+from harness.errors import HarnessError
+from harness.history.event import Kind, NodeEvent, Phase, Reason, Resource, Role, Verb
+from harness.history.recorder import Observer
+from harness.load import Load
+from harness.node.entry import cluster_tag
+from harness.node.post import Inbox, Outbox
+from harness.node.shell import BEAT_S, LOST_S, Address
+from harness.protocol import wire
+from harness.protocol.settings import NodeSettings
+
+_HANDOFF = int(Verb.HANDOFF)
+_OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
+GAUGE_S = 0.5
+NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
+
+
+class Driver:
+    """One run's driver. `cluster` is watched where its processes are local; `tick` is called about 20 times a second."""
+
+    def __init__(self, cluster: Cluster, record: Observer, tick: Callable[[], None] = lambda: None) -> None:
+        """Bind the inbox and register."""
+        self.cluster = cluster
+        self.record = record
+        self.tick = tick
+        self.context: zmq.Context[Any] = zmq.Context()
+        self._envelope = wire.envelope(cluster_tag(cluster.name))
+        self.inbox = Inbox(self.context, cluster.address("driver"), self._envelope)
+        self._registry = Outbox(self.context, cluster.registry, self._envelope)
+        self._poller = zmq.Poller()
+        self._poller.register(self.inbox.socket, zmq.POLLIN)
+        self.nodes: dict[Address, wire.Register] = {}
+        self._peers: dict[Address, Outbox] = {}
+        self._seen: dict[Address, float] = {}
+        self._ready: dict[Address, str] = {}
+        self._census: dict[Address, wire.Census] = {}
+        self._finished: set[Address] = set()
+        self._serial = 0
+        self._next_beat = 0.0
+        self._load: Load | None = None
+        self._next_gauge = 0.0
+        self._gauges: dict[Address, tuple[int, int]] = {}
+        self.lost: list[str] = []
+        """Nodes that ended or fell silent without being asked to."""
+
+    # Phases ----------------------------------------------------------------------------------------------------
+
+    def wait_for_nodes(self, prefill: int, decode: int, timeout_s: float) -> None:
+        """Wait until every node has registered; raises HarnessError naming those that did not and why."""
+        wanted = [(int(Role.PREFILL), i) for i in range(prefill)] + [(int(Role.DECODE), i) for i in range(decode)]
+        self._wait(lambda: all(node in self._peers for node in wanted), timeout_s, "register", wanted, self._peers)
+
+    def configure(self, settings: NodeSettings, timeout_s: float) -> None:
+        """Configure prefill first, then decode, which asks prefill for sessions; raises HarnessError."""
+        blob = msgspec.json.encode(settings)
+        for role in NODE_ROLES:
+            group = [node for node in self._peers if node[0] == role]
+            for node in group:
+                self._peers[node].send(wire.Configure(blob))
+            self._wait(lambda g=group: all(n in self._ready for n in g), timeout_s, "get ready", group, self._ready)  # type: ignore[misc]
+            for node in group:
+                if self._ready[node]:
+                    raise HarnessError(f"{_name(node)}: {self._ready[node]}")
+
+    def run(self, load: Load, phase: Phase) -> None:
+        """Issue hand-offs until the load is exhausted, and take results meanwhile."""
+        self._load = load
+        self.record.event(Verb.PHASE, code=phase)
+        decodes = sorted(node for node in self._peers if node[0] == Role.DECODE)
+        prefills = sorted(node for node in self._peers if node[0] == Role.PREFILL)
+        if not decodes or not prefills:
+            raise HarnessError("no node is left to serve")
+        while not load.exhausted(now := time.monotonic()):
+            if not self._take(now) and not self._issue(load, now, prefills, decodes):
+                self._poller.poll(load.wait_s(now) * 1e3)
+            if now >= self._next_beat:
+                self._housekeeping(now)
+            if self.lost:
+                return
+
+    def drain(self, load: Load, timeout_s: float) -> None:
+        """Wait until nothing is in flight, at most `timeout_s`; what is open then, or whose node died, ends as INFO."""
+        self.record.event(Verb.PHASE, code=Phase.DRAIN)
+        deadline = time.monotonic() + timeout_s
+        while load.open and (now := time.monotonic()) < deadline and not self.lost:
+            if not self._take(now):
+                self._poller.poll(10)
+            if now >= self._next_beat:
+                self._housekeeping(now)
+        reason = Reason.NODE_EXIT if self.lost else Reason.DRIVER_TIMEOUT
+        for room, opened in load.open.items():
+            self.record.event(_HANDOFF, room, kind=Kind.INFO, code=reason, b=opened.index)
+            load.ended[reason] += 1
+        load.open.clear()
+
+    def abandon(self, load: Load) -> None:
+        """The user will not wait: everything open ends as INFO."""
+        for room, opened in load.open.items():
+            self.record.event(_HANDOFF, room, kind=Kind.INFO, code=Reason.INTERRUPTED, b=opened.index)
+        load.open.clear()
+
+    def census(self, *, at_rest: bool, timeout_s: float) -> dict[Address, wire.Census]:
+        """Ask every node what it holds and record it. At rest it is asked again until nothing is held or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answers = self._ask_census(deadline)
+            held = any(count[0] for answer in answers.values() for what, count in answer.counts.items() if what <= 3)
+            if not at_rest or not held or time.monotonic() >= deadline or self.lost:
+                break
+        for (role, index), answer in answers.items():
+            for what, (held_count, free, size) in answer.counts.items():
+                self.record.event(
+                    Verb.RESOURCE, code=what, flags=int(at_rest), value=role << 32 | index,
+                    a=held_count, b=free, c=size,
+                )  # fmt: skip
+        if at_rest and len(answers) == len(self._workers()):
+            self.record.event(Verb.PHASE, code=Phase.REST)
+        return answers
+
+    def finish(self, *, leave: bool, timeout_s: float = 10.0) -> None:
+        """Have the nodes close their histories, and end if `leave`."""
+        self._finished.clear()
+        workers = self._workers()
+        for node in workers:
+            if leave:
+                self._expect_end(node)
+            self._peers[node].send(wire.Finish(leave))
+        deadline = time.monotonic() + timeout_s
+        while not self._finished.issuperset(self._workers()) and time.monotonic() < deadline:
+            self._poller.poll(20)
+            self._take(time.monotonic())
+            self._reap()
+        if leave:
+            self._expect_end((int(Role.REGISTRY), 0))
+            self._registry.send(wire.Finish(leave=True))
+        self.record.event(Verb.PHASE, code=Phase.FINISHED)
+
+    @property
+    def slots_in_use(self) -> tuple[int, int]:
+        """(held, all) over the decode nodes, as they last said."""
+        gauges = self._gauges.values()
+        return sum(held for held, _ in gauges), sum(size for _, size in gauges)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for outbox in self._peers.values():
+            outbox.close()
+        self._registry.close()
+        self.inbox.close()
+        self.context.term()
+
+    # Inside ------------------------------------------------------------------------------------------------------
+
+    def _workers(self) -> list[Address]:
+        return [node for node in self._peers if node[0] in NODE_ROLES]
+
+    def _take(self, now: float) -> int:
+        """Handle what has come; returns how many messages."""
+        messages = self.inbox.drain()
+        event, load = self.record.event, self._load
+        for message, _ in messages:
+            if type(message) is not wire.Result:
+                self._on_control(message, now)
+            elif load is not None:
+                opened = load.finish(message.room, message.reason, now)
+                if opened is not None:
+                    kind = _FAIL if message.reason else _OK
+                    event(_HANDOFF, message.room, kind=kind, code=message.reason, b=opened.index, value=message.token)
+        return len(messages)
+
+    def _issue(self, load: Load, now: float, prefills: list[Address], decodes: list[Address]) -> int:
+        issued = 0
+        open_loop = load.workload.arrival != "closed" and load.warm
+        event = self.record.event
+        while (intended := load.due(now)) is not None:
+            room, index, wants = load.issue(now, intended)
+            prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
+            event(
+                _HANDOFF, room, kind=_INVOKE, code=wants, a=int(intended * 1e9) if open_loop else 0, b=index,
+                c=prefill[1], d=decode[1],
+            )  # fmt: skip
+            request = wire.Request(room, 0, wants, index, prefill[1], decode[1])
+            self._peers[decode].send(request)
+            self._peers[prefill].send(request)
+            issued += 1
+        return issued
+
+    def _housekeeping(self, now: float) -> None:
+        self._next_beat = now + 0.05
+        beat = wire.Beat(Role.DRIVER, 0, 1)
+        for outbox in self._peers.values():
+            outbox.send(beat)
+        self._registry.send(beat)
+        if self._load is not None:
+            for room, opened in self._load.overdue(now):
+                self.record.event(_HANDOFF, room, kind=Kind.INFO, code=Reason.DRIVER_TIMEOUT, b=opened.index)
+        if now >= self._next_gauge:
+            self._next_gauge = now + GAUGE_S
+            for node, outbox in self._peers.items():
+                if node[0] == Role.DECODE:
+                    outbox.send(wire.CensusRequest(0))
+        self._reap()
+        for node, seen in list(self._seen.items()):
+            if now - seen > LOST_S:
+                self._forget(node, NodeEvent.LOST, "no heartbeat", expected=False)
+        self.tick()
+
+    def _reap(self) -> None:
+        """Record processes that ended; take what they had sent before."""
+        for member in self.cluster.ended():
+            self._take(time.monotonic())
+            node = (int(member.role), member.index)
+            why = f"exit {member.exit_code}" + (f": {tail}" if (tail := log_tail(member.log)) else "")
+            self._forget(node, NodeEvent.EXIT, why, expected=member.expected, member=member)
+
+    def _forget(self, node: Address, event: NodeEvent, why: str, *, expected: bool, member: Member | None = None) -> None:
+        status = 0 if member is None else int(member.exit_code or 0) + 2**32
+        pid = 0 if member is None else int(member.process.pid or 0)
+        self.record.event(
+            Verb.NODE, code=event, flags=int(expected), value=node[0] << 32 | node[1], a=status, b=pid
+        )  # fmt: skip
+        outbox = self._peers.pop(node, None)
+        self._seen.pop(node, None)
+        if outbox is not None:
+            outbox.close(drop=True)
+        if not expected:
+            self.lost.append(f"{_name(node)} ({why})")
+            incarnation = self.nodes[node].incarnation if node in self.nodes else 1
+            gone = wire.Gone(node[0], node[1], incarnation)
+            for other in self._peers.values():
+                other.send(gone)
+            self._registry.send(gone)
+
+    def _expect_end(self, node: Address) -> None:
+        for member in self.cluster.members:
+            if (int(member.role), member.index) == node:
+                member.expected = True
+
+    def _on_control(self, message: wire.Message, now: float) -> None:
+        if isinstance(message, wire.Topology):
+            self._on_topology(message, now)
+            return
+        if not isinstance(message, wire.Beat | wire.Ready | wire.Census | wire.Finished):
+            return
+        node = (message.role, message.index)
+        if node in self._seen:
+            self._seen[node] = now
+        if isinstance(message, wire.Ready):
+            self._ready[node] = message.error
+        elif isinstance(message, wire.Census):
+            if message.serial == self._serial:
+                self._census[node] = message
+            if message.role == Role.DECODE:
+                held, _, size = message.counts.get(int(Resource.SLOTS), (0, 0, 0))
+                self._gauges[node] = (held, size)
+        elif isinstance(message, wire.Finished):
+            self._finished.add(node)
+
+    def _on_topology(self, message: wire.Topology, now: float) -> None:
+        for register in message.nodes:
+            node = (register.role, register.index)
+            if register.role == Role.DRIVER or (known := self.nodes.get(node)) and known.incarnation >= register.incarnation:
+                continue
+            self.nodes[node] = register
+            self._peers[node] = Outbox(self.context, register.inbox, self._envelope)
+            self._seen[node] = now
+            self.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=node[0] << 32 | node[1], b=register.pid)
+
+    def _wait(
+        self, condition: Callable[[], bool], timeout_s: float, what: str, wanted: list[Address], have: dict[Address, Any]
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        next_hello = 0.0
+        while not condition():
+            now = time.monotonic()
+            if now >= next_hello:
+                next_hello = now + BEAT_S
+                self._registry.send(wire.Register(Role.DRIVER, 0, 1, 0, self.inbox.address))
+            self._poller.poll(20)
+            self._take(now)
+            if now >= self._next_beat:
+                self._housekeeping(now)
+            if self.lost:
+                raise HarnessError(f"{self.lost[0]} ended while the harness waited for it to {what}")
+            if now > deadline:
+                missing = ", ".join(_name(node) for node in wanted if node not in have)
+                raise HarnessError(f"{missing}: did not {what} within {timeout_s:g} s; see {self.cluster.logs}")
+
+    def _ask_census(self, deadline: float) -> dict[Address, wire.Census]:
+        self._serial += 1
+        self._census = {}
+        for node in self._workers():
+            self._peers[node].send(wire.CensusRequest(self._serial))
+        while not self._census.keys() >= set(self._workers()) and time.monotonic() < deadline:
+            self._poller.poll(20)
+            self._take(time.monotonic())
+            self._housekeeping(time.monotonic())
+        return dict(self._census)
+
+
+def _name(node: Address) -> str:
+    return f"{Role(node[0]).name.lower()}-{node[1]}"

@@ -1,0 +1,80 @@
+"""ZMQ ends: one PULL inbox for everything that comes, one PUSH for each peer that is written to.
+
+Local runs use abstract Unix sockets (`ipc://@name`): no file and no port is left behind, whatever dies.
+"""
+
+from __future__ import annotations
+
+import zmq
+
+from harness.protocol import wire
+
+HIGH_WATER = 100_000
+"""Messages that may wait for one peer; then sends fail instead of blocking or growing."""
+FRAME_BYTES_MAX = 128 << 20
+LINGER_MS = 500
+
+
+class Inbox:
+    """Where a process is written to. Counts what is not a message of this run and goes on."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, envelope: bytes) -> None:
+        """Bind `address` (`tcp://host:*` picks a port); raises zmq.ZMQError when it is taken."""
+        self.socket = context.socket(zmq.PULL)
+        self.socket.set_hwm(HIGH_WATER)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(address)
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.bad = 0
+        self._envelope = envelope
+
+    def drain(self, limit: int = 256) -> list[tuple[wire.Message, bytes]]:
+        """Up to `limit` messages that are there now; never waits."""
+        found: list[tuple[wire.Message, bytes]] = []
+        receive, envelope = self.socket.recv_multipart, self._envelope
+        for _ in range(limit):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            try:
+                found.append(wire.decode(frames, envelope))
+            except wire.BadMessage:
+                self.bad += 1
+        return found
+
+    def close(self) -> None:
+        """Unbind."""
+        self.socket.close(0)
+
+
+class Outbox:
+    """One peer's address. Never blocks: a full queue or a dead peer loses the message and counts it."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, envelope: bytes) -> None:
+        """Connect; succeeds whether or not the peer is there yet."""
+        self.address = address
+        self.socket = context.socket(zmq.PUSH)
+        self.socket.set_hwm(HIGH_WATER)
+        self.socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self.socket.connect(address)
+        self.lost = 0
+        self._envelope = envelope
+
+    def send(self, message: wire.Message, raw: bytes | None = None) -> None:
+        """Queue one message."""
+        send = self.socket.send
+        try:
+            send(self._envelope, zmq.SNDMORE | zmq.NOBLOCK)
+            if raw is None:
+                send(wire.encode(message), zmq.NOBLOCK)
+            else:
+                send(wire.encode(message), zmq.SNDMORE | zmq.NOBLOCK)
+                send(raw, zmq.NOBLOCK)
+        except zmq.Again:
+            self.lost += 1
+
+    def close(self, *, drop: bool = False) -> None:
+        """Disconnect; what is queued is sent for at most LINGER_MS, or dropped."""
+        self.socket.close(0 if drop else LINGER_MS)

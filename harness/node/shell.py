@@ -1,0 +1,315 @@
+"""Base of every node process: register, be configured, serve, answer the census, leave.
+
+A subclass is the node: it owns a sans-I/O core, hands it messages and carries out the actions that the core returns. The shell ends
+when it is told to, when its parent dies, and, where it has no parent to watch, when the driver's heartbeat stops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from harness.errors import HandoffError
+from harness.history.event import Resource, Role
+from harness.history.reader import SUFFIX
+from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.node.post import Inbox, Outbox
+from harness.protocol import wire
+from harness.protocol.settings import NodeSettings
+
+BEAT_S = 0.25
+LOST_S = 5.0
+"""A peer whose heartbeat stops for so long is lost. A local peer's end is seen at once, by the driver."""
+Address = tuple[int, int]
+"""(Role, index)."""
+DRIVER: Address = (Role.DRIVER, 0)
+Action = tuple[Address, Any]
+
+
+class Streams:
+    """The history streams of one process: one for each thread that records."""
+
+    def __init__(self, folder: Path, process: str, incarnation: int, *, record: bool) -> None:
+        """Streams are created when asked for, in `folder`."""
+        self._folder, self._process, self._incarnation, self._record = folder, process, incarnation, record
+        self._open: dict[str, Recorder] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, thread: str) -> Observer:
+        """`main` is one stream, shared by all that run on the main thread; any other name is a new stream at each call."""
+        if not self._record:
+            return NullRecorder()
+        with self._lock:
+            name = thread
+            while thread != "main" and name in self._open:
+                stem, _, number = name.partition("-")
+                name = f"{stem}-{int(number or 1) + 1}"
+            if name not in self._open:
+                path = self._folder / f"{self._process}.{self._incarnation}.{name}{SUFFIX}"
+                self._open[name] = Recorder(path, self._process, name, incarnation=self._incarnation)
+            return self._open[name]
+
+    def close(self) -> None:
+        """Close all; their threads must have ended."""
+        for stream in self._open.values():
+            stream.close()
+        self._open.clear()
+
+
+class Shell:
+    """See the module. `role`, `index`, `incarnation` name the process; `registry` and `inbox` are ZMQ addresses.
+
+    `parent_fd` becomes readable when the parent has died (None: nobody to watch but the driver's heartbeat).
+    """
+
+    def __init__(
+        self, role: Role, index: int, *, registry: str, inbox: str, cluster: int, incarnation: int = 1,
+        parent_fd: int | None = None,
+    ) -> None:  # fmt: skip
+        """Bind the inbox and say hello to the registry."""
+        self.role, self.index, self.incarnation = role, index, incarnation
+        self.name = f"{role.name.lower()}-{index}"
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._envelope = wire.envelope(cluster)
+        self.inbox = Inbox(self.context, inbox, self._envelope)
+        self.peers: dict[Address, Outbox] = {}
+        self._incarnations: dict[Address, int] = {}
+        self._seen: dict[Address, float] = {}
+        self._registry = Outbox(self.context, registry, self._envelope)
+        self._poller = zmq.Poller()
+        self._poller.register(self.inbox.socket, zmq.POLLIN)
+        self._parent_fd = parent_fd
+        if parent_fd is not None:
+            self._poller.register(parent_fd, zmq.POLLIN)
+        self._watched: set[int] = set()
+        self._next_beat = 0.0
+        self._leaving = False
+        self._answer: wire.Ready | None = None
+        self.settings: NodeSettings | None = None
+        self.streams: Streams | None = None
+        self.late_messages = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            wire.Topology: self._on_topology,
+            wire.Configure: self._on_configure,
+            wire.Beat: self._on_beat,
+            wire.Gone: self._on_gone,
+            wire.CensusRequest: self._on_census,
+            wire.Finish: self._on_finish,
+        }
+
+    # What a node adds -----------------------------------------------------------------------------------------
+
+    def configure(self, settings: NodeSettings, streams: Streams) -> None:
+        """Build the engine for a run; raises HandoffError for settings it cannot serve."""
+
+    def ready(self) -> bool:
+        """True once the node can take requests; asked until it says so."""
+        return True
+
+    def handle(self, message: wire.Message, raw: bytes) -> None:
+        """One message for the engine."""
+
+    def step(self, now: float) -> int:
+        """Let the engine poll and carry out its actions; returns how long to wait for messages, in ms (0: more to do)."""
+        del now
+        return 100
+
+    def peer_changed(self, peer: Address, *, alive: bool) -> None:
+        """A peer registered, or is lost."""
+
+    def finish(self) -> None:
+        """End the run: release everything that `configure` made."""
+
+    def held(self) -> dict[int, tuple[int, int, int]]:
+        """The engine's part of the census: Resource to (held, free, size)."""
+        return {}
+
+    def descriptors(self) -> Iterable[int]:
+        """File descriptors whose readability must wake the loop."""
+        return ()
+
+    # The loop ----------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run until told to leave."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the whole group; the driver decides
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        try:
+            while not self._leaving:
+                now = time.monotonic()
+                if now >= self._next_beat:
+                    self._beat(now)
+                messages = self.inbox.drain()
+                for message, raw in messages:
+                    handler = self._handlers.get(type(message))
+                    if handler is not None:
+                        handler(message)
+                    elif self.settings is not None:
+                        self.handle(message, raw)
+                    else:
+                        self.late_messages += 1
+                wait_ms = self.step(now) if self.settings is not None else 100
+                if not messages and wait_ms:
+                    self._wait(wait_ms)
+        finally:
+            self._close()
+
+    def _wait(self, wait_ms: int) -> None:
+        watched = set(self.descriptors())
+        for descriptor in watched - self._watched:
+            self._poller.register(descriptor, zmq.POLLIN)
+        for descriptor in self._watched - watched:
+            self._poller.unregister(descriptor)
+        self._watched = watched
+        for ready, _ in self._poller.poll(wait_ms):
+            if ready == self._parent_fd:
+                self._leaving = True
+
+    def send(self, peer: Address, message: wire.Message, raw: bytes | None = None) -> None:
+        """Send to a peer; one that is not there (any more) loses it."""
+        outbox = self.peers.get(peer)
+        if outbox is not None:
+            outbox.send(message, raw)
+
+    def _beat(self, now: float) -> None:
+        self._next_beat = now + BEAT_S
+        if not self.peers:
+            self._registry.send(
+                wire.Register(self.role, self.index, self.incarnation, os.getpid(), self.inbox.address)
+            )
+        beat = wire.Beat(self.role, self.index, self.incarnation)
+        for outbox in self.peers.values():
+            outbox.send(beat)
+        self._registry.send(beat)
+        for peer, seen in list(self._seen.items()):
+            if now - seen > LOST_S:
+                self._lose(peer)
+        if self._parent_died():
+            self._leaving = True
+
+    def _parent_died(self) -> bool:
+        if self._parent_fd is None:
+            return False
+        return any(ready == self._parent_fd for ready, _ in self._poller.poll(0))
+
+    def _lose(self, peer: Address) -> None:
+        outbox = self.peers.pop(peer, None)
+        self._seen.pop(peer, None)
+        self._incarnations.pop(peer, None)
+        if outbox is None:
+            return
+        outbox.close(drop=True)
+        if peer == DRIVER:
+            self._leaving = True
+        elif self.settings is not None:
+            self.peer_changed(peer, alive=False)
+
+    # Messages of the shell -----------------------------------------------------------------------------------------
+
+    def _on_topology(self, message: wire.Topology) -> None:
+        for node in message.nodes:
+            peer = (node.role, node.index)
+            known = self._incarnations.get(peer, 0)
+            if peer == (self.role, self.index) or node.incarnation <= known:
+                continue
+            if known:
+                self._lose(peer)
+            try:
+                self.peers[peer] = Outbox(self.context, node.inbox, self._envelope)
+            except zmq.ZMQError:
+                self.inbox.bad += 1  # an address that is none
+                continue
+            self._incarnations[peer] = node.incarnation
+            self._seen[peer] = time.monotonic()
+            if self.settings is not None:
+                self.peer_changed(peer, alive=True)
+            if peer == DRIVER and self._answer is not None:
+                self.send(DRIVER, self._answer)  # the driver's order was here before the driver's address
+
+    def _on_beat(self, message: wire.Beat) -> None:
+        peer = (message.role, message.index)
+        if self._incarnations.get(peer) == message.incarnation:
+            self._seen[peer] = time.monotonic()
+
+    def _on_gone(self, message: wire.Gone) -> None:
+        peer = (message.role, message.index)
+        if self._incarnations.get(peer) == message.incarnation:
+            self._lose(peer)
+
+    def _on_configure(self, message: wire.Configure) -> None:
+        if self.settings is not None:
+            self.finish_run()
+        error = ""
+        try:
+            settings = msgspec.json.decode(message.settings, type=NodeSettings)
+            streams = Streams(Path(settings.history_dir), self.name, self.incarnation, record=settings.record)
+            self.configure(settings, streams)
+            self.settings, self.streams = settings, streams
+        except (HandoffError, msgspec.MsgspecError, OSError, RuntimeError) as problem:
+            error = f"{type(problem).__name__}: {problem}"[:2000]
+        self._answer = None
+        if error:
+            self.answer(error)
+        else:
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell the driver that this node can take requests, once it can; nodes call it when that changes."""
+        if self.settings is not None and self.ready():
+            self.answer("")
+
+    def answer(self, error: str) -> None:
+        """Tell the driver that this node is ready, or why it will not be."""
+        self._answer = wire.Ready(self.role, self.index, error)
+        self.send(DRIVER, self._answer)
+
+    def _on_census(self, message: wire.CensusRequest) -> None:
+        own = {
+            int(Resource.THREADS): (threading.active_count(), 0, 0),
+            int(Resource.DESCRIPTORS): (len(os.listdir("/proc/self/fd")), 0, 0),
+            int(Resource.BAD_MESSAGES): (self.inbox.bad, 0, 0),
+            int(Resource.LATE_MESSAGES): (self.late_messages, 0, 0),
+            int(Resource.RSS_KIB): (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, 0),
+        }
+        engine = self.held() if self.settings is not None else {}
+        for what, (held, _, _) in own.items():
+            if what in engine:
+                engine[what] = (engine[what][0] + held, 0, 0)
+        self.send(DRIVER, wire.Census(self.role, self.index, message.serial, {**own, **engine}))
+
+    def _on_finish(self, message: wire.Finish) -> None:
+        self.finish_run()
+        self.send(DRIVER, wire.Finished(self.role, self.index))
+        self._leaving = message.leave
+
+    def finish_run(self) -> None:
+        """End the run if there is one: engine first, then its streams."""
+        if self.settings is None:
+            return
+        self.settings = None
+        self.finish()
+        if self.streams is not None:
+            self.streams.close()
+            self.streams = None
+
+    def _on_sigterm(self, *_: object) -> None:
+        self._leaving = True
+
+    def _close(self) -> None:
+        with contextlib.suppress(HandoffError, OSError):
+            self.finish_run()
+        for outbox in self.peers.values():
+            outbox.close()
+        self._registry.close(drop=True)
+        self.inbox.close()
+        self.context.term()

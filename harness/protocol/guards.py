@@ -1,0 +1,82 @@
+"""Guards: what differs between generations of the hand-off, each switchable on its own.
+
+A preset names released behaviour; facts from SGLang's releases 0.5.8 to 0.5.23 and its pull requests #17430, #27374, #27372, #35049.
+`NAME,+guard,-guard` edits a preset. A known bug is a preset with one guard off.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import msgspec
+
+from harness.errors import FieldError
+
+
+class Guards(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of switches; `PREVENTS` says what each is for."""
+
+    validate_room: bool = False
+    copy_row: bool = False
+    clear_on_free: bool = False
+    notify_abort: bool = False
+    terminal_failed: bool = False
+    drain_on_abort: bool = False
+    drain_on_commit: bool = False
+    tenure_on_writes: bool = False
+    row_digest: bool = False
+    kv_digest: bool = False
+    clear_optional: bool = False
+    requested_fields_only: bool = False
+
+
+PREVENTS: dict[str, str] = {
+    "validate_room": "silent wrong first token: a row is committed only if it names the request's room (0 = wait, other = abort)",
+    "copy_row": "a committed row that changes later: the request keeps a copy of its row, not a view of the slot",
+    "clear_on_free": "false abort on slot reuse: the room word is zeroed before the slot can be allocated again",
+    "notify_abort": "a write that starts after its request was aborted: decode tells prefill, which drops what it has not issued",
+    "terminal_failed": "commit of a failed hand-off: a Success that comes after Failed is ignored",
+    "drain_on_abort": "late write after an abort: slot and pages are held until the writer says that it drained",
+    "drain_on_commit": "late write after a commit over one-sided memory: the slot is held until every block is known to be visible",
+    "tenure_on_writes": "late write from an earlier tenure: the target applies a block only for the slot's current tenure",
+    "row_digest": "torn row: commit waits until the row's fields add up to the digest that the row carries",
+    "kv_digest": "incomplete or foreign KV: commit waits until the pages add up to the digest that the row carries",
+    "clear_optional": "stale optional field sent along: prefill clears the fields of its row that the request does not use",
+    "requested_fields_only": "stale optional field used: the request takes only the fields that it asked for",
+}
+
+_V8 = Guards(requested_fields_only=True)
+_V9 = msgspec.structs.replace(_V8, validate_room=True)
+_V12 = msgspec.structs.replace(_V9, copy_row=True)
+_V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True)
+_V20 = msgspec.structs.replace(_V13, drain_on_abort=True, terminal_failed=True)
+
+PRESETS: dict[str, Guards] = {
+    "sglang-0.5.8": _V8,
+    "sglang-0.5.9": _V9,
+    "sglang-0.5.12": _V12,
+    "sglang-0.5.13": _V13,
+    "sglang-0.5.20": _V20,
+    "hardened": Guards(**dict.fromkeys(Guards.__struct_fields__, True)),
+}
+DEFAULT = "hardened"
+
+
+def parse(text: str) -> Guards:
+    """Read `NAME[,+guard|,-guard]...`; raises FieldError (exit 2) naming what is not known."""
+    name, *edits = [part.strip() for part in text.split(",")]
+    if name not in PRESETS:
+        raise FieldError("guards", name, _known(name, tuple(PRESETS)))
+    changes = {}
+    for edit in edits:
+        sign, guard = edit[:1], edit[1:]
+        if sign not in {"+", "-"} or guard not in PREVENTS:
+            raise FieldError("guards", edit, "+GUARD or -GUARD with " + _known(guard, tuple(PREVENTS)))
+        changes[guard] = sign == "+"
+    return msgspec.structs.replace(PRESETS[name], **changes)
+
+
+def _known(given: str, names: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(given, names, 1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return "one of " + ", ".join(names) + hint

@@ -1,0 +1,224 @@
+"""Messages of the control plane and their codec: two ZMQ frames, an envelope and a typed body.
+
+The envelope is 4 bytes of magic and the 8-byte tag of the run, so that a message of another run, or of no run, is foreign and never
+reaches an engine. The body is msgpack of one tagged struct; AuxData has the raw row in a third frame.
+Anything else raises `BadMessage`, which the shell counts and drops.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+MAGIC = b"PDH1"
+ENVELOPE = struct.Struct("<4sQ")
+BODY_BYTES_MAX = 1 << 20
+RAW_BYTES_MAX = 64 << 20
+
+U64 = Annotated[int, Meta(ge=0)]
+"""msgpack itself bounds integers to 64 bits."""
+I32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
+RoomId = Annotated[int, Meta(gt=0, le=(1 << 63) - 1)]
+
+
+class BadMessage(Exception):
+    """Frames that are not a message of this run."""
+
+
+class _Message(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+class Request(_Message, tag=1):
+    """Driver to prefill and decode: one hand-off. `wants` is a mask of `Wants`, `index` counts from 0."""
+
+    room: RoomId
+    attempt: I32
+    wants: I32
+    index: U64
+    prefill: I32
+    decode: I32
+
+
+class Session(_Message, tag=2):
+    """Decode to prefill, before its first room: where its memory is. SGLang sends this as room `None`."""
+
+    decode: I32
+    incarnation: I32
+    descriptor: Annotated[bytes, Meta(max_length=4096)]
+    slots: I32
+    pages: I32
+
+
+class SessionAck(_Message, tag=3):
+    """Prefill to decode: the session is open, or why it is not."""
+
+    prefill: I32
+    error: Annotated[str, Meta(max_length=500)] = ""
+
+
+class RoomExchange(_Message, tag=4):
+    """Decode to prefill: where the data of `room` shall go."""
+
+    room: RoomId
+    attempt: I32
+    decode: I32
+    slot: I32
+    tenure: I32
+    pages: Annotated[list[I32], Meta(max_length=65536)]
+    required_dst_info_num: I32 = 1
+    prefix_len: I32 = 0
+
+
+class Status(_Message, tag=5):
+    """Prefill to decode. `status` as SGLang's KVPoll: 0 Failed, 4 Success. `drained`: the transport called the writes done."""
+
+    room: RoomId
+    status: Annotated[int, Meta(ge=0, le=4)]
+    rank: I32
+    drained: bool
+
+
+class Drained(_Message, tag=6):
+    """Prefill to decode: no write of this room and tenure is outstanding, and none will come (also the answer to Abort)."""
+
+    room: RoomId
+    tenure: I32
+
+
+class Abort(_Message, tag=7):
+    """Decode to prefill: the room is gone."""
+
+    room: RoomId
+    tenure: I32
+    decode: I32
+
+
+class AuxData(_Message, tag=8):
+    """Prefill to decode with planes = shared: the row itself, raw in the next frame, field after field."""
+
+    room: RoomId
+    slot: I32
+    tenure: I32
+
+
+class Result(_Message, tag=9):
+    """Decode to driver: how the hand-off ended. `reason` 0 is a commit, else `Reason`."""
+
+    room: RoomId
+    index: U64
+    reason: I32
+    token: U64
+
+
+class Register(_Message, tag=10):
+    """Node to registry: I am here. `role` is a `Role`; `inbox` a ZMQ address that peers can reach."""
+
+    role: I32
+    index: I32
+    incarnation: I32
+    pid: I32
+    inbox: Annotated[str, Meta(max_length=500)]
+
+
+class Topology(_Message, tag=11):
+    """Registry to everyone, at each change."""
+
+    nodes: Annotated[list[Register], Meta(max_length=4096)]
+
+
+class Configure(_Message, tag=12):
+    """Driver to node: build an engine for this run. `settings` is the JSON of a `NodeSettings`."""
+
+    settings: Annotated[bytes, Meta(max_length=65536)]
+
+
+class Ready(_Message, tag=13):
+    """Node to driver: configured, or why not."""
+
+    role: I32
+    index: I32
+    error: Annotated[str, Meta(max_length=2000)] = ""
+
+
+class Beat(_Message, tag=14):
+    """Sign of life to every peer."""
+
+    role: I32
+    index: I32
+    incarnation: I32
+
+
+class Gone(_Message, tag=15):
+    """Driver to nodes: that process has ended; do not wait for its heartbeat to stop."""
+
+    role: I32
+    index: I32
+    incarnation: I32
+
+
+class CensusRequest(_Message, tag=16):
+    """Driver to node."""
+
+    serial: I32
+
+
+class Census(_Message, tag=17):
+    """Node to driver: what it holds. Keys are `Resource` numbers, values (held or count, free, size)."""
+
+    role: I32
+    index: I32
+    serial: I32
+    counts: Annotated[dict[int, tuple[int, int, int]], Meta(max_length=64)]
+
+
+class Finish(_Message, tag=18):
+    """Driver to node: the run is over; close its history and forget it. `leave`: end the process as well."""
+
+    leave: bool
+
+
+class Finished(_Message, tag=19):
+    """Node to driver: the history is closed."""
+
+    role: I32
+    index: I32
+
+
+Message = (
+    Request | Session | SessionAck | RoomExchange | Status | Drained | Abort | AuxData | Result | Register | Topology
+    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished
+)  # fmt: skip
+
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(Message).decode
+
+
+def envelope(run_tag: int) -> bytes:
+    """First frame of every message of this run."""
+    return ENVELOPE.pack(MAGIC, run_tag)
+
+
+def encode(message: Message) -> bytes:
+    """Second frame."""
+    return _ENCODE(message)
+
+
+def decode(frames: Sequence[bytes], expected_envelope: bytes) -> tuple[Message, bytes]:
+    """The message and, for AuxData, its raw row; raises BadMessage for anything that is not exactly that."""
+    if len(frames) < 2 or frames[0] != expected_envelope:
+        raise BadMessage("foreign or truncated frames")
+    if len(frames[1]) > BODY_BYTES_MAX:
+        raise BadMessage(f"body of {len(frames[1])} bytes")
+    try:
+        message = _DECODE(frames[1])
+    except msgspec.MsgspecError as error:
+        raise BadMessage(str(error)) from error
+    raw = frames[2:]
+    if len(raw) != (1 if isinstance(message, AuxData) else 0):
+        raise BadMessage(f"{len(frames)} frames for {type(message).__name__}")
+    return message, raw[0] if raw else b""

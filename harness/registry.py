@@ -1,0 +1,139 @@
+"""Bootstrap registry: where nodes publish their address and learn of the others. `python -m harness.registry`.
+
+As SGLang's bootstrap server, but pushed instead of asked: at each change everybody gets the whole topology.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from harness.history.event import Role
+from harness.node.entry import run
+from harness.node.post import Outbox
+from harness.node.shell import BEAT_S, LOST_S, Address, Shell
+from harness.protocol import wire
+
+
+class RegistryCore:
+    """Sans-I/O: who is registered, and what everybody is told. Times in seconds."""
+
+    def __init__(self) -> None:
+        """Nobody is there."""
+        self.nodes: dict[Address, wire.Register] = {}
+        self._seen: dict[Address, float] = {}
+
+    def register(self, message: wire.Register, now: float) -> bool:
+        """Take a node in; True if that changed anything. A lower incarnation than the known one is a ghost and ignored."""
+        key = (message.role, message.index)
+        known = self.nodes.get(key)
+        if known is not None and message.incarnation < known.incarnation:
+            return False
+        self._seen[key] = now
+        self.nodes[key] = message
+        return known != message
+
+    def beat(self, message: wire.Beat, now: float) -> None:
+        """A sign of life."""
+        key = (message.role, message.index)
+        known = self.nodes.get(key)
+        if known is not None and known.incarnation == message.incarnation:
+            self._seen[key] = now
+
+    def gone(self, message: wire.Gone) -> bool:
+        """Forget a node of that incarnation; True if it was known."""
+        key = (message.role, message.index)
+        known = self.nodes.get(key)
+        if known is None or known.incarnation != message.incarnation:
+            return False
+        del self.nodes[key], self._seen[key]
+        return True
+
+    def expire(self, now: float) -> bool:
+        """Forget nodes whose heartbeat stopped; True if there were any."""
+        silent = [key for key, seen in self._seen.items() if now - seen > LOST_S]
+        for key in silent:
+            del self.nodes[key], self._seen[key]
+        return bool(silent)
+
+    def topology(self) -> wire.Topology:
+        """What everybody is told."""
+        return wire.Topology(list(self.nodes.values()))
+
+
+class Registry(Shell):
+    """The registry's shell: it knows its peers from their registration, not from a topology."""
+
+    def __init__(self, role: Role, index: int, **options: Any) -> None:
+        """Its own registry address is its inbox."""
+        options["registry"] = options["registry"] if "*" not in options["inbox"] else options["inbox"]
+        super().__init__(role, index, **options)
+        self.core = RegistryCore()
+        handlers: dict[type, Callable[[Any], None]] = {
+            wire.Register: self._on_register,
+            wire.Beat: self._on_registry_beat,
+            wire.Gone: self._on_registry_gone,
+            wire.Topology: lambda _: None,
+            wire.Configure: lambda _: None,
+        }
+        self._handlers.update(handlers)
+
+    def _on_register(self, message: wire.Register) -> None:
+        if (message.role, message.index) == (self.role, self.index):
+            return
+        key = (message.role, message.index)
+        known = self.core.nodes.get(key)
+        if self.core.register(message, time.monotonic()):
+            if known is not None and key in self.peers:
+                self.peers.pop(key).close(drop=True)
+            try:
+                self.peers[key] = Outbox(self.context, message.inbox, self._envelope)
+            except zmq.ZMQError:
+                self.core.nodes.pop(key, None)
+                self.inbox.bad += 1
+                return
+            self._publish()
+        elif key in self.peers:
+            self.peers[key].send(self.core.topology())
+
+    def _on_registry_beat(self, message: wire.Beat) -> None:
+        self.core.beat(message, time.monotonic())
+
+    def _on_registry_gone(self, message: wire.Gone) -> None:
+        if self.core.gone(message):
+            self._drop((message.role, message.index))
+
+    def _drop(self, key: Address) -> None:
+        outbox = self.peers.pop(key, None)
+        if outbox is not None:
+            outbox.close(drop=True)
+        if key[0] == Role.DRIVER:
+            self._leaving = True  # one run, one registry: without its driver it has no purpose
+        self._publish()
+
+    def _publish(self) -> None:
+        topology = self.core.topology()
+        for outbox in self.peers.values():
+            outbox.send(topology)
+
+    def _beat(self, now: float) -> None:
+        self._next_beat = now + BEAT_S
+        before = set(self.core.nodes)
+        if self.core.expire(now):
+            for key in before - set(self.core.nodes):
+                self._drop(key)
+        if self._parent_died():
+            self._leaving = True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the registry."""
+    return run("harness.registry", Role.REGISTRY, Registry, "Bootstrap registry of the prefill/decode hand-off.", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,305 @@
+"""A scenario: everything that decides a run, frozen, in from TOML and options, out as TOML.
+
+Bad input raises FieldError (exit 2): one line with the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness.errors import FieldError, UsageError
+from harness.protocol import guards as guard_table
+from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
+from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
+from harness.protocol.slots import POLICIES
+from harness.transport import registry
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many nodes of each role."""
+
+    prefill: int = 1
+    decode: int = 1
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the driver does. `closed` keeps `concurrency` hand-offs in flight; `poisson` and `fixed` send at `rate_per_s`.
+
+    The load ends after `requests` hand-offs or `duration_s`, whichever comes first (0: no such bound; both 0: 10 s).
+    `warmup` hand-offs come first; they are checked but not timed. Fractions of requests ask for logprobs and hidden states.
+    """
+
+    requests: int = 0
+    duration_s: float = 0.0
+    concurrency: int = 32
+    arrival: Literal["closed", "poisson", "fixed"] = "closed"
+    rate_per_s: float = 0.0
+    warmup: int = 200
+    logprob_fraction: float = 0.25
+    hidden_fraction: float = 0.25
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Memory and pace of the nodes. `pages` 0: as many as all slots need; `prefill_slots` 0: as many as decode has."""
+
+    slots: int = 32
+    pages: int = 0
+    prefill_slots: int = 0
+    hidden: int = 16
+    hidden_dtype: str = "float32"
+    layers: int = 2
+    pages_per_request: int = 4
+    page_bytes: int = 1024
+    slot_policy: str = "fifo"
+    page_policy: str = "fifo"
+    queue_max: int = 65536
+    poll_interval_ms: int = 1
+    decode_step_ms: float = 5.0
+
+
+class Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How blocks travel; see `harness.protocol.settings.TransportSettings`. None: the transport's own default."""
+
+    name: str = "shm"
+    ack: bool = False
+    connections: int = 1
+    late_fraction: float | None = None
+    delay_us: float | None = None
+    jitter_us: float | None = None
+    reorder: Reorder = "none"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of the run and what a pass needs. Times in seconds."""
+
+    transfer_timeout_s: float = 5.0
+    hold_timeout_s: float = 10.0
+    request_timeout_s: float = 15.0
+    start_timeout_s: float = 60.0
+    drain_timeout_s: float = 20.0
+    min_reuse: int = 2
+    min_window: int = 10
+    min_rate_per_s: float = 0.0
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run. `planes`: `split` sends data beside the control plane, `shared` sends the row on the control socket (SEND_AUX_TCP)."""
+
+    name: str = "stress"
+    guards: str = guard_table.DEFAULT
+    planes: Literal["split", "shared"] = "split"
+    seed: int = 1
+    topology: Topology = Topology()
+    workload: Workload = Workload()
+    engine: Engine = Engine()
+    transport: Transport = Transport()
+    limits: Limits = Limits()
+
+
+DEFAULT_DURATION_S = 10.0
+_WINDOWS: dict[str, dict[str, float]] = {
+    # Chosen so that sglang-0.5.12 over tcp loses about 3 % as reported in sglang#27374; shm's window is smaller, as RDMA's is.
+    "tcp": {"late_fraction": 0.01, "delay_us": 150.0, "jitter_us": 50.0},
+    "shm": {"late_fraction": 0.02, "delay_us": 100.0, "jitter_us": 100.0},
+}
+_RANGES: dict[str, tuple[float, float]] = {
+    "seed": (0, 2**63 - 1),
+    "topology.prefill": (1, 64),
+    "topology.decode": (1, 64),
+    "workload.requests": (0, 10**12),
+    "workload.duration_s": (0, 10**7),
+    "workload.concurrency": (1, 65536),
+    "workload.rate_per_s": (0, 10**6),
+    "workload.warmup": (0, 10**9),
+    "workload.logprob_fraction": (0, 1),
+    "workload.hidden_fraction": (0, 1),
+    "engine.slots": (1, 65536),
+    "engine.pages": (0, 10**7),
+    "engine.prefill_slots": (0, 65536),
+    "engine.hidden": (1, 65536),
+    "engine.layers": (1, 256),
+    "engine.pages_per_request": (1, 4096),
+    "engine.page_bytes": (16, 16 << 20),
+    "engine.queue_max": (1, 10**6),
+    "engine.poll_interval_ms": (1, 1000),
+    "engine.decode_step_ms": (0, 10_000),
+    "transport.connections": (1, 64),
+    "transport.late_fraction": (0, 1),
+    "transport.delay_us": (0, 10**7),
+    "transport.jitter_us": (0, 10**6),
+    "limits.transfer_timeout_s": (0.01, 3600),
+    "limits.hold_timeout_s": (0.01, 3600),
+    "limits.request_timeout_s": (0.01, 3600),
+    "limits.start_timeout_s": (1, 3600),
+    "limits.drain_timeout_s": (0.1, 3600),
+    "limits.min_reuse": (0, 10**9),
+    "limits.min_window": (0, 10**9),
+    "limits.min_rate_per_s": (0, 10**6),
+}
+_CHOICES = {
+    "engine.hidden_dtype": HIDDEN_DTYPES,
+    "engine.slot_policy": POLICIES,
+    "engine.page_policy": POLICIES,
+}
+
+
+def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
+    """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked."""
+    tree: dict[str, Any] = {}
+    if path is not None:
+        try:
+            tree = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise UsageError(f"scenario {path}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UsageError(f"scenario {path}: not TOML: {error}") from error
+    for field, value in changes.items():
+        _put(tree, field, value)
+    try:
+        scenario = msgspec.convert(tree, Scenario)
+    except msgspec.ValidationError as error:
+        raise UsageError(_one_line(str(error), tree)) from error
+    check(scenario)
+    return scenario
+
+
+def check(scenario: Scenario) -> None:
+    """Raise FieldError for the first field that is out of its range or contradicts another."""
+    for field, (low, high) in _RANGES.items():
+        value = get(scenario, field)
+        if value is not None and not low <= value <= high:
+            raise FieldError(field, value, f"{_number(low)} to {_number(high)}")
+    for field, choices in _CHOICES.items():
+        if get(scenario, field) not in choices:
+            raise FieldError(field, get(scenario, field), "one of " + ", ".join(choices))
+    guard_table.parse(scenario.guards)
+    registry.get(scenario.transport.name)
+    if not scenario.name or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.'")
+    engine, workload = scenario.engine, scenario.workload
+    if engine.page_bytes % 8:
+        raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
+    if engine.pages and engine.pages < engine.pages_per_request:
+        raise FieldError("engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})")
+    if workload.arrival != "closed" and workload.rate_per_s <= 0:
+        raise FieldError("workload.rate_per_s", workload.rate_per_s, f"more than 0 with arrival {workload.arrival}")
+
+
+def get(scenario: Scenario, field: str) -> Any:
+    """The value of a dotted field."""
+    value: Any = scenario
+    for part in field.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def fields() -> list[str]:
+    """Every dotted field that can be set."""
+    tree = msgspec.to_builtins(Scenario())
+    return [
+        f"{key}.{inner}" if isinstance(value, dict) else key
+        for key, value in tree.items()
+        for inner in (value if isinstance(value, dict) else [""])
+    ]
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """`field=value` of `--set`: the value is TOML, or text where it is not."""
+    field, equals, raw = text.partition("=")
+    if not equals:
+        raise FieldError("--set", text, "FIELD=VALUE, for example workload.concurrency=128")
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw
+    return field.strip(), value
+
+
+def to_toml(scenario: Scenario) -> str:
+    """The scenario as TOML that `load` reads back."""
+    tree = msgspec.to_builtins(scenario)
+    lines = [f"{key} = {_toml(value)}" for key, value in tree.items() if not isinstance(value, dict)]
+    for table, content in tree.items():
+        if isinstance(content, dict):
+            lines += ["", f"[{table}]"]
+            lines += [f"{key} = {_toml(value)}" for key, value in content.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True) -> NodeSettings:
+    """What the nodes are told."""
+    engine, limits = scenario.engine, scenario.limits
+    prefill_slots = engine.prefill_slots or engine.slots
+    shape: dict[str, Any] = {
+        "hidden": engine.hidden, "hidden_dtype": engine.hidden_dtype, "layers": engine.layers,
+        "page_bytes": engine.page_bytes, "pages_per_request": engine.pages_per_request,
+    }  # fmt: skip
+    pages = engine.pages or engine.slots * engine.pages_per_request
+    return NodeSettings(
+        history_dir=str(history_dir),
+        seed=scenario.seed,
+        guards=guard_table.parse(scenario.guards),
+        decode_layout=LayoutSpec(slots=engine.slots, pages=pages, **shape),
+        prefill_layout=LayoutSpec(slots=prefill_slots, pages=prefill_slots * engine.pages_per_request, **shape),
+        transport=transport_settings(scenario.transport),
+        planes=scenario.planes,
+        slot_policy=engine.slot_policy,
+        page_policy=engine.page_policy,
+        queue_max=engine.queue_max,
+        transfer_timeout_s=limits.transfer_timeout_s,
+        hold_timeout_s=limits.hold_timeout_s,
+        poll_interval_ms=engine.poll_interval_ms,
+        decode_step_ms=engine.decode_step_ms,
+        record=record,
+        prefills=scenario.topology.prefill,
+        decodes=scenario.topology.decode,
+    )
+
+
+def transport_settings(transport: Transport) -> TransportSettings:
+    """The transport with its own defaults filled in."""
+    given = {name: value for name in transport.__struct_fields__ if (value := getattr(transport, name)) is not None}
+    return TransportSettings(**{**_WINDOWS.get(transport.name, {}), **given})
+
+
+def _put(tree: dict[str, Any], field: str, value: Any) -> None:
+    known = fields()
+    if field not in known:
+        close = difflib.get_close_matches(field, known, 1)
+        ends = [name for name in known if name.endswith("." + field)]
+        hint = (ends or close or ["workload.concurrency"])[0]
+        raise UsageError(f"{field}: no such field (did you mean {hint}?)")
+    table, _, key = field.rpartition(".")
+    target = tree.setdefault(table, {}) if table else tree
+    if not isinstance(target, dict):
+        raise UsageError(f"{table}: must be a table")
+    target[key] = value
+
+
+def _one_line(message: str, tree: dict[str, Any]) -> str:
+    """msgspec's message ends in the path of the field: put the field first and the value in."""
+    text, _, path = message.partition(" - at `$.")
+    if not path:
+        return message
+    field = path.rstrip("`")
+    value: Any = tree
+    for part in field.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return f"{field}: {value!r} is not allowed; {text[0].lower()}{text[1:]}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return repr(value)

@@ -1,0 +1,177 @@
+"""One stress run, from start to verdict: start, warm up, load, drain, census, check."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.check import Expectations, Report, check_history
+from harness.cluster import Cluster
+from harness.driver import Driver
+from harness.errors import HandoffError
+from harness.history.event import Phase
+from harness.history.reader import SUFFIX
+from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.live import Display, Quiet
+from harness.load import Load
+from harness.protocol import guards as guard_table
+from harness.runfolder import RunFolder
+from harness.scenario import Scenario, node_settings
+from harness.transport import registry
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of a run: its folder, the report, and the results as written to results.json."""
+
+    folder: RunFolder
+    report: Report
+    results: dict[str, Any]
+
+
+class Interrupt:
+    """Ctrl-C: the first stops the load, the second raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        """Nothing pressed yet."""
+        self.count = 0
+        self.load: Load | None = None
+
+    def __call__(self, *_: object) -> None:
+        """The signal handler."""
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+        if self.load is not None:
+            self.load.stop()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM inside; only possible on the main thread, elsewhere the caller's handling stays."""
+        try:
+            old = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def expectations(scenario: Scenario) -> Expectations:
+    """What the checker shall hold a run of `scenario` to: its limits, and what its guards promise."""
+    guards = guard_table.parse(scenario.guards)
+    limits = scenario.limits
+    refuses = registry.get(scenario.transport.name).refuses
+    drained = guards.drain_on_commit and guards.drain_on_abort
+    return Expectations(
+        slots=scenario.engine.slots,
+        hang_bound_s=limits.request_timeout_s,
+        clean_slot=guards.clear_on_free,
+        drained_release=drained or (guards.tenure_on_writes and refuses),
+        min_reuse=limits.min_reuse,
+        min_window=limits.min_window,
+        min_rate_per_s=limits.min_rate_per_s,
+    )
+
+
+def run(scenario: Scenario, runs: Path, command: list[str], display: Display | None = None) -> Outcome:
+    """Run `scenario`, leaving its folder under `runs`; raises HarnessError when the harness itself fails.
+
+    The history is checked even when a node died or the user interrupted: what was recorded is judged.
+    """
+    folder = RunFolder.create(runs, scenario, expectations(scenario), command)
+    drive(scenario, folder, display or Quiet())
+    return judge(folder)
+
+
+def drive(scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True) -> Load:
+    """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
+    load = Load(scenario)
+    interrupt = Interrupt()
+    with ExitStack() as stack:
+        stack.callback(display.close)
+        cluster = Cluster(scenario.topology.prefill, scenario.topology.decode, folder.logs)
+        recorder = _recorder(folder, record=record, stack=stack)
+        stack.enter_context(interrupt.installed())
+        stack.enter_context(cluster)
+        driver = Driver(cluster, recorder)
+        stack.callback(driver.close)
+        interrupt.load = load
+        _phases(scenario, folder, driver, load, display, interrupt, record=record)
+    return load
+
+
+def _recorder(folder: RunFolder, *, record: bool, stack: ExitStack) -> Observer:
+    if not record:
+        return NullRecorder()
+    return stack.enter_context(Recorder(folder.history / f"driver-0.1.main{SUFFIX}", "driver-0", "main"))
+
+
+def _phases(
+    scenario: Scenario, folder: RunFolder, driver: Driver, load: Load, display: Display, interrupt: Interrupt, *,
+    record: bool,
+) -> None:  # fmt: skip
+    limits, topology = scenario.limits, scenario.topology
+    driver.tick = _ticker(driver, load, display, "start")
+    driver.wait_for_nodes(topology.prefill, topology.decode, limits.start_timeout_s)
+    driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
+    try:
+        driver.tick = _ticker(driver, load, display, "warm-up")
+        if scenario.workload.warmup:
+            driver.run(load, Phase.WARMUP)
+        if not driver.lost:
+            driver.census(at_rest=False, timeout_s=5.0)
+        load.begin(time.monotonic())
+        driver.tick = _ticker(driver, load, display, "load")
+        if not driver.lost:
+            driver.run(load, Phase.LOAD)
+        driver.tick = _ticker(driver, load, display, "drain")
+        if interrupt.count:
+            driver.record.event(_PHASE, code=Phase.INTERRUPTED)
+        driver.drain(load, limits.drain_timeout_s)
+        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0 if not driver.lost else 1.0)
+    except KeyboardInterrupt:
+        driver.record.event(_PHASE, code=Phase.INTERRUPTED)
+        driver.abandon(load)
+        raise
+    driver.finish(leave=True)
+
+
+_PHASE = 2
+
+
+def _ticker(driver: Driver, load: Load, display: Display, phase: str) -> Callable[[], None]:
+    return lambda: display.update(phase, load, driver.slots_in_use)
+
+
+def judge(folder: RunFolder) -> Outcome:
+    """Check the recorded history and write results.json; needs nothing but the folder."""
+    started = time.perf_counter()
+    report = check_history(folder.history, folder.expect)
+    scenario, manifest = folder.scenario, folder.manifest
+    results = {
+        "verdict": report.verdict,
+        "guards": scenario.guards,
+        "transport": scenario.transport.name,
+        "planes": scenario.planes,
+        "seed": scenario.seed,
+        **{key: value for key, value in report.to_dict().items() if key != "verdict"},
+        "check_s": round(time.perf_counter() - started, 3),
+        "versions": manifest["versions"],
+        "machine": manifest["machine"],
+        "command": manifest["command"],
+        "folder": str(folder.path),
+    }
+    folder.write_results(results)
+    return Outcome(folder, report, results)
+
+
+__all__ = ["HandoffError", "Outcome", "drive", "expectations", "judge", "run"]

@@ -1,0 +1,293 @@
+"""The prefill side of the hand-off. Sans-I/O: messages in, actions out; no socket, clock or sleep.
+
+An action is (peer, message), or (peer, `Write`) for the data plane; the shell answers a write with `wrote`. As in SGLang, prefill takes
+its own slot and pages only once both the request and decode's room exchange are there, and works on rows of its own metadata
+buffers, so that a field it does not set still holds what its slot's previous owner left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from harness.history.event import KV_BIT, Resource, Role, Verb
+from harness.history.recorder import Observer
+from harness.protocol import wire
+from harness.protocol.layout import Layout
+from harness.protocol.memory import Buffers
+from harness.protocol.payload import Payload, field_mask
+from harness.protocol.settings import NodeSettings
+from harness.protocol.slots import Pool
+from harness.transport.base import Block, Outcome, Write
+
+FAILED, SUCCESS = 0, 4
+Action = tuple[tuple[int, int], Any]
+_DECODE = int(Role.DECODE)
+_U32 = 0xFFFFFFFF
+_SENT, _MADE = int(Verb.SENT), int(Verb.MADE)
+
+
+class Sender:
+    """One hand-off as prefill sees it."""
+
+    __slots__ = (
+        "aborted", "attempt", "deadline", "decode", "exchange", "lease", "posted_ns", "room", "sent", "token", "wants",
+    )  # fmt: skip
+
+    def __init__(self, room: int, deadline: float) -> None:
+        """Nothing is known but the room; its other half must come before `deadline`."""
+        self.room = room
+        self.deadline = deadline
+        self.attempt = 0
+        self.wants: int | None = None
+        self.decode = -1
+        self.exchange: wire.RoomExchange | None = None
+        self.lease = -1
+        self.token = 0
+        self.posted_ns = 0
+        self.sent = False
+        self.aborted = False
+
+
+class PrefillMachine:
+    """See the module. `layouts[d]` is the layout of decode node d's region, known once its session is open."""
+
+    def __init__(
+        self, index: int, settings: NodeSettings, buffers: Buffers, payload: Payload, record: Observer,
+        clock_ns: Callable[[], int] = lambda: 0,
+    ) -> None:  # fmt: skip
+        """All slots free. `clock_ns` only stamps records."""
+        self.index = index
+        self.settings = settings
+        self.guards = settings.guards
+        self.buffers = buffers
+        self.payload = payload
+        self.record = record
+        self.out: list[Action] = []
+        self.layouts: dict[int, Layout] = {}
+        spec = settings.prefill_layout
+        self.leases = Pool(spec.slots, "fifo")
+        self.rooms: dict[int, Sender] = {}
+        self._waiting: deque[Sender] = deque()
+        self._clock_ns = clock_ns
+        self._shared = settings.planes == "shared"
+        self._observe = settings.record
+        self._seal = self.guards.row_digest or self.guards.kv_digest
+        self._digest_kv = settings.record or self.guards.kv_digest
+        self.late_messages = 0
+        self._now = self._next_sweep = 0.0
+        self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
+        self._sources = [self._source_blocks(lease) for lease in range(spec.slots)]
+        self._offsets: dict[tuple[int, int], list[int]] = {}
+
+    def _kv_view(self, lease: int) -> Any:
+        """Prefill's own pages of one lease: (layers, pages_per_request, page_words)."""
+        count = self.settings.prefill_layout.pages_per_request
+        return self.buffers.kv[:, lease * count : (lease + 1) * count]
+
+    def _source_blocks(self, lease: int) -> tuple[list[memoryview], list[int]]:
+        """What is sent from a lease, in SGLang's order: KV layer by layer, then the row's fields, the room last."""
+        spec = self.settings.prefill_layout
+        pages = [lease * spec.pages_per_request + position for position in range(spec.pages_per_request)]
+        view = self.buffers.memory.view
+        offsets = self.buffers.layout.page_offsets(pages)
+        row = self.buffers.row_views(lease)
+        datas = [view[offset : offset + spec.page_bytes] for offset in offsets] + row
+        return datas, [KV_BIT] * len(offsets) + [1 << bit for bit in range(len(row))]
+
+    # Messages ----------------------------------------------------------------------------------------------------
+
+    def request(self, message: wire.Request) -> None:
+        """The router's half of a room."""
+        sender = self.rooms.get(message.room)
+        if sender is None:
+            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.transfer_timeout_s)
+        elif sender.wants is not None:
+            self.late_messages += 1  # a second request for a live room: decode answers for it
+            return
+        sender.wants, sender.attempt, sender.decode = message.wants, message.attempt, message.decode
+        if sender.exchange is not None:
+            self._begin(sender)
+
+    def exchange(self, message: wire.RoomExchange) -> None:
+        """Decode's half of a room: where the data shall go."""
+        spec = self.settings.decode_layout
+        layout = self.layouts.get(message.decode)
+        fits = message.slot < spec.slots and len(message.pages) == spec.pages_per_request
+        if layout is None or not fits or any(page >= spec.pages for page in message.pages):
+            self._status(message.room, message.decode, FAILED)
+            return
+        sender = self.rooms.get(message.room)
+        if sender is None:
+            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.transfer_timeout_s)
+        elif sender.exchange is not None:
+            self.late_messages += 1
+            return
+        sender.exchange = message
+        if sender.wants is not None:
+            self._begin(sender)
+
+    def abort(self, message: wire.Abort) -> None:
+        """Decode gave the room up: issue nothing more, and answer once nothing is outstanding."""
+        sender = self.rooms.get(message.room)
+        if sender is not None:
+            sender.aborted = True
+            if sender.lease >= 0 or sender.sent:
+                return  # its write is outstanding: `settle` answers
+            del self.rooms[message.room]
+        self.out.append(((_DECODE, message.decode), wire.Drained(message.room, message.tenure)))
+
+    def lose_decode(self, decode: int) -> None:
+        """A decode node is gone, and its channel closed: forget its rooms and what they hold."""
+        for sender in list(self.rooms.values()):
+            if sender.decode == decode or (sender.exchange and sender.exchange.decode == decode):
+                del self.rooms[sender.room]
+                if sender.lease >= 0:
+                    self.leases.give(sender.lease)
+        self.layouts.pop(decode, None)
+        self._next()
+
+    def sweep(self, now: float) -> None:
+        """Forget rooms whose other half did not come in time. `now`: monotonic seconds; call it at every step."""
+        self._now = now
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + 0.1
+        for sender in list(self.rooms.values())[:1024]:
+            if sender.deadline > now:
+                break  # in order of arrival
+            if sender.lease < 0 and not sender.sent and (sender.exchange is None or sender.wants is None):
+                del self.rooms[sender.room]
+
+    # The hand-off --------------------------------------------------------------------------------------------------
+
+    def _begin(self, sender: Sender) -> None:
+        if self.leases.free_count:
+            self._run(sender)
+        else:
+            self._waiting.append(sender)
+
+    def _run(self, sender: Sender) -> None:
+        """Take a slot and pages, make the data, put it on the data plane."""
+        exchange = sender.exchange
+        assert exchange is not None
+        lease = sender.lease = self.leases.take()
+        self._make(sender, lease, exchange.tenure)
+        offsets = self._offsets_of(exchange)
+        sources = self._sources[lease]
+        if self._shared:
+            del offsets[-len(self.buffers.row_views(lease)) :]  # the row goes with the status
+        datas, bits = sources
+        blocks: list[Block] = list(zip(offsets, datas, bits, strict=False))
+        sender.posted_ns = self._clock_ns()
+        write = Write(sender.room, exchange.slot, exchange.tenure, exchange.decode, blocks, sender)
+        self.out.append(((_DECODE, exchange.decode), write))
+
+    def _offsets_of(self, exchange: wire.RoomExchange) -> list[int]:
+        """Where each block goes: the pages layer by layer, then the row."""
+        layout = self.layouts[exchange.decode]
+        key = (exchange.decode, exchange.slot)
+        row = self._offsets.get(key)
+        if row is None:
+            row = self._offsets[key] = layout.row_offsets(exchange.slot)
+        return layout.page_offsets(exchange.pages) + row
+
+    def _make(self, sender: Sender, lease: int, tenure: int) -> None:
+        """Set prefill's own row and pages. What the row must be is recorded as made, not as left in the buffer."""
+        payload = self.payload
+        assert sender.wants is not None
+        mask = field_mask(sender.wants)
+        row = payload.row(sender.room, sender.attempt, mask)
+        sender.token = int(row[0]) & _U32
+        pages = self._kv[lease]
+        payload.kv(sender.room, sender.attempt, pages)
+        sums = payload.sums(row) if self._observe or self._seal else []
+        digest = payload.kv_digest(pages) if self._digest_kv else 0
+        if self._seal:
+            if not self.guards.clear_optional:
+                sums = self._sums_as_sent(row, lease, mask)
+            payload.seal(row, sums, tenure, digest)
+        if self._observe:
+            made = payload.tags(sums if self.guards.clear_optional or not self._seal else payload.sums(row))
+            self.record.row(_MADE, sender.room, lease, tenure, mask, digest & _U32, sender.room, made)
+        self._set_buf(row, lease, mask)
+
+    def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
+        """Sums over the row as it will be sent: fields that are not set keep what the lease's last owner left."""
+        old = self.payload.sums(self.buffers.read_row(lease))
+        new = self.payload.sums(row)
+        return [fresh if mask >> bit & 1 else stale for bit, (fresh, stale) in enumerate(zip(new, old, strict=True))]
+
+    def _set_buf(self, row: Any, lease: int, mask: int) -> None:
+        """Write the row into prefill's own buffers; without `clear_optional` unused fields are left as they are."""
+        data = memoryview(row).cast("B")
+        everything = self.guards.clear_optional
+        at = 0
+        views = self.buffers.row_views(lease)
+        last = len(views) - 1
+        for bit, view in enumerate(views):
+            size = len(view)
+            if everything or mask >> bit & 1 or bit == last:
+                view[:] = data[at : at + size]
+            at += size
+
+    def wrote(self, sender: Sender, outcome: Outcome) -> None:
+        """The channel's first answer to a write."""
+        if outcome is Outcome.PENDING:
+            return
+        if outcome is Outcome.FAILED:
+            self._finish(sender, FAILED, drained=True)
+        else:
+            self._finish(sender, SUCCESS, drained=outcome is Outcome.DONE)
+
+    def settle(self, sender: Sender, *, ok: bool) -> None:
+        """The channel's last answer: the blocks are visible, or the write failed."""
+        if not sender.sent:
+            self._finish(sender, SUCCESS if ok else FAILED, drained=True)
+            return
+        self.rooms.pop(sender.room, None)
+        exchange = sender.exchange
+        assert exchange is not None
+        if self.guards.drain_on_commit or self.guards.drain_on_abort or sender.aborted:
+            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
+
+    def _finish(self, sender: Sender, status: int, *, drained: bool) -> None:
+        """Send the status, after the row where both share a plane, and give the slot and pages back."""
+        exchange = sender.exchange
+        assert exchange is not None
+        if self._shared and status == SUCCESS:
+            aux = wire.AuxData(sender.room, exchange.slot, exchange.tenure)
+            self.out.append(((_DECODE, exchange.decode), (aux, b"".join(self.buffers.row_views(sender.lease)))))
+        self.leases.give(sender.lease)
+        sender.lease = -1
+        sender.sent = True
+        if drained:
+            self.rooms.pop(sender.room, None)
+        if drained and sender.aborted:
+            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
+        else:
+            self._status(sender.room, exchange.decode, status, drained=drained, sender=sender)
+        self._next()
+
+    def _next(self) -> None:
+        """Serve those who wait for one of prefill's own slots."""
+        while self._waiting and self.leases.free_count:
+            waiting = self._waiting.popleft()
+            if self.rooms.get(waiting.room) is waiting:
+                self._run(waiting)
+
+    def _status(
+        self, room: int, decode: int, status: int, *, drained: bool = True, sender: Sender | None = None
+    ) -> None:
+        posted, token = (sender.posted_ns, sender.token) if sender else (0, 0)
+        self.record.event(_SENT, room, code=status, flags=int(drained), a=posted, b=token)
+        self.out.append(((_DECODE, decode), wire.Status(room, status, self.index, drained)))
+
+    def held(self) -> dict[int, tuple[int, int, int]]:
+        """Census: prefill's own slots and open rooms. Its pages go with its slots."""
+        return {
+            int(Resource.SLOTS): (self.leases.held_count, self.leases.free_count, self.leases.size),
+            int(Resource.ROOMS): (len(self.rooms), 0, 0),
+            int(Resource.LATE_MESSAGES): (self.late_messages, 0, 0),
+        }
