@@ -21,8 +21,12 @@ class DecodeEngine(Protocol):
     def deliver(self, message: wire.Status | wire.Drained) -> None:
         """A control message for one room."""
 
-    def poll(self, now: float) -> bool:
-        """Look at every request whose transfer is reported done; True while some of them wait for their data."""
+    def poll(self, now: float) -> None:
+        """Look at every request whose transfer is reported done: one iteration of the scheduler."""
+
+    @property
+    def awaiting(self) -> bool:
+        """True while a poll soon has something to look at."""
 
     def lose_prefill(self, prefill: int, now: float) -> None:
         """A prefill node is gone: fail its open rooms."""

@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import click
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -19,84 +18,83 @@ from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE,
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
 EXIT_INTERRUPTED = 130
+EXITS = "Exit 0 valid, 1 invalid, 2 usage, 3 unknown, 4 harness error."
 
-app = typer.Typer(
-    name="handoff", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None,
-    help="Stress the prefill/decode hand-off with real processes and judge the recorded history.",
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="pd-handoff", message="%(prog)s %(version)s")
+def app() -> None:
+    """Stress the prefill/decode hand-off with real processes and judge the recorded history."""
+
+
+@app.command(epilog=EXITS)
+@click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`.")
+@click.option("--transport", metavar="NAME", help="shm or tcp (default shm).")
+@click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split).")
+@click.option("--requests", metavar="N", help="Hand-offs to drive.")
+@click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests).")
+@click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
+@click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
+@click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable.")
+@click.option(
+    "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
+    metavar="DIR", help="Where run folders go.",
 )  # fmt: skip
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=lambda wanted: _version(wanted), help="Print the version.")
-    ] = False,
-) -> None:
-    del version
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"pd-handoff {__version__}")
-        raise typer.Exit
-
-
-@app.command(help="Run a stress scenario and judge it. Exit 0 valid, 1 invalid, 2 usage, 3 unknown, 4 harness error.")
+@click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.pass_context
 def stress(
-    scenario: Annotated[Path | None, typer.Argument(help="TOML file; without it the defaults.", show_default=False)] = None,
-    guards: Annotated[str | None, typer.Option(help="Preset, edited: NAME,+guard,-guard; see `handoff guards`.")] = None,
-    transport: Annotated[str | None, typer.Option(help="shm or tcp.")] = None,
-    planes: Annotated[str | None, typer.Option(help="split, or shared: the row on the control socket.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Hand-offs to drive.")] = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds to drive (default 10 without --requests).")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Hand-offs in flight.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Metadata slots of each decode node.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Fixes workload and delays, not the interleaving.")] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any field of the scenario; repeatable.")
-    ] = None,
-    runs: Annotated[Path, typer.Option(help="Where run folders go.", envvar="HANDOFF_RUNS")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of text.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
-) -> None:
-    """Run one scenario."""
+    context: click.Context, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
+    **options: str | None,
+) -> None:  # fmt: skip
+    """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
     from harness import scenario as scenarios  # noqa: PLC0415  keeps `handoff --help` quick
     from harness import stress as stresses  # noqa: PLC0415
     from harness.live import display  # noqa: PLC0415
-    from harness.runfolder import repeat_command  # noqa: PLC0415
 
-    options = {
-        "guards": guards, "transport.name": transport, "planes": planes, "workload.requests": requests,
-        "workload.duration_s": duration, "workload.concurrency": concurrency, "engine.slots": slots, "seed": seed,
-    }  # fmt: skip
-    wanted: dict[str, Any] = dict(map(scenarios.parse_set, changes or []))
-    wanted |= {field: value for field, value in options.items() if value is not None}
+    wanted: dict[str, Any] = dict(map(scenarios.parse_set, changes))
+    for option, field in _FIELDS.items():
+        if options[option] is not None:
+            wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
     chosen = scenarios.load(scenario, wanted)
     progress = display(Console(stderr=True), quiet=quiet)
-    outcome = stresses.run(chosen, runs, repeat_command(_arguments()), progress)
+    outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress)
     _print(outcome.results, as_json=as_json)
-    raise typer.Exit(EXIT_OF[outcome.report.verdict])
+    context.exit(EXIT_OF[outcome.report.verdict])
 
 
-@app.command(help="Judge a recorded run again, from its history alone. Exit codes as of stress.")
-def check(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run, for example runs/latest.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print results.json instead of text.")] = False,
-) -> None:
-    """Check one run folder."""
+_FIELDS = {
+    "guards": "guards",
+    "transport": "transport.name",
+    "planes": "planes",
+    "requests": "workload.requests",
+    "duration": "workload.duration_s",
+    "concurrency": "workload.concurrency",
+    "slots": "engine.slots",
+    "seed": "seed",
+}
+
+
+@app.command(epilog=EXITS)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
+@click.pass_context
+def check(context: click.Context, folder: Path, *, as_json: bool) -> None:
+    """Judge a recorded run again, from its history alone. FOLDER is a run's, for example runs/latest."""
     from harness import stress as stresses  # noqa: PLC0415
     from harness.runfolder import RunFolder  # noqa: PLC0415
 
     outcome = stresses.judge(RunFolder(folder))
     _print(outcome.results, as_json=as_json)
-    raise typer.Exit(EXIT_OF[outcome.report.verdict])
+    context.exit(EXIT_OF[outcome.report.verdict])
 
 
-@app.command(help="Which guards each preset has, and what each prevents.")
-def guards(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Print the table of guards."""
+@app.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def guards(*, as_json: bool) -> None:
+    """Which guards each preset has, and what each prevents."""
     from harness.protocol.guards import PRESETS, PREVENTS  # noqa: PLC0415
 
     if as_json:
@@ -119,39 +117,33 @@ def _print(results: dict[str, Any], *, as_json: bool) -> None:
     else:
         from harness.summary import render  # noqa: PLC0415
 
-        Console(highlight=False, soft_wrap=True).print(render(results), markup=False)
-
-
-_given: list[str] = []
-
-
-def _arguments() -> list[str]:
-    return list(_given)
+        print(render(results))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `handoff` command."""
-    _given[:] = sys.argv[1:] if arguments is None else arguments
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(given))
+
+
+def _run(given: list[str]) -> int:
     try:
-        code = app(args=_given, standalone_mode=False)
-    except click.exceptions.Exit as leave:
-        code = leave.exit_code
+        return int(app.main(given or ["--help"], prog_name="handoff", standalone_mode=False, obj=given) or 0)
     except click.ClickException as error:
         print(f"handoff: {error.format_message()}", file=sys.stderr)
-        code = EXIT_USAGE
+        return EXIT_USAGE
     except HandoffError as error:
         print(f"handoff: {error}", file=sys.stderr)
-        code = error.exit_code
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        print("handoff: interrupted; what was recorded can be judged with: handoff check runs/latest", file=sys.stderr)
-        code = EXIT_INTERRUPTED
+        print("handoff: interrupted; judge what was recorded with: handoff check runs/latest", file=sys.stderr)
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing more can be said to it
-        code = EXIT_HARNESS
+        return EXIT_HARNESS
     except OSError as error:
         print(f"handoff: {error}", file=sys.stderr)
-        code = EXIT_HARNESS
-    sys.exit(code or 0)
+        return EXIT_HARNESS
 
 
 if __name__ == "__main__":

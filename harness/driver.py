@@ -6,7 +6,7 @@ It is the router and the client in one: it draws rooms and sends each request to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from harness.cluster import Cluster, Member, log_tail
 from harness.errors import HarnessError
 from harness.history.event import Kind, NodeEvent, Phase, Reason, Resource, Role, Verb
 from harness.history.recorder import Observer
-from harness.load import Load
+from harness.load import Load, Open
 from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
@@ -96,22 +96,26 @@ class Driver:
         """Wait until nothing is in flight, at most `timeout_s`; what is open then, or whose node died, ends as INFO."""
         self.record.event(Verb.PHASE, code=Phase.DRAIN)
         deadline = time.monotonic() + timeout_s
-        while load.open and (now := time.monotonic()) < deadline and not self.lost:
+        while load.open and (now := time.monotonic()) < deadline:
             if not self._take(now):
                 self._poller.poll(10)
             if now >= self._next_beat:
                 self._housekeeping(now)
-        reason = Reason.NODE_EXIT if self.lost else Reason.DRIVER_TIMEOUT
-        for room, opened in load.open.items():
-            self.record.event(_HANDOFF, room, kind=Kind.INFO, code=reason, b=opened.index)
-            load.ended[reason] += 1
-        load.open.clear()
+        self._give_up(load, Reason.DRIVER_TIMEOUT)
 
     def abandon(self, load: Load) -> None:
         """The user will not wait: everything open ends as INFO."""
-        for room, opened in load.open.items():
-            self.record.event(_HANDOFF, room, kind=Kind.INFO, code=Reason.INTERRUPTED, b=opened.index)
+        self._give_up(load, Reason.INTERRUPTED)
+
+    def _give_up(self, load: Load, reason: Reason) -> None:
+        self._record_info(load.open.items(), reason)
+        load.ended[reason] += len(load.open)
         load.open.clear()
+
+    def _record_info(self, ended: Iterable[tuple[int, Open]], reason: Reason) -> None:
+        """Nobody can say what became of these."""
+        for room, opened in ended:
+            self.record.event(_HANDOFF, room, kind=Kind.INFO, code=reason, b=opened.index)
 
     def census(self, *, at_rest: bool, timeout_s: float) -> dict[Address, wire.Census]:
         """Ask every node what it holds and record it. At rest it is asked again until nothing is held or time is up."""
@@ -119,7 +123,7 @@ class Driver:
         while True:
             answers = self._ask_census(deadline)
             held = any(count[0] for answer in answers.values() for what, count in answer.counts.items() if what <= 3)
-            if not at_rest or not held or time.monotonic() >= deadline or self.lost:
+            if not at_rest or not held or time.monotonic() >= deadline:
                 break
         for (role, index), answer in answers.items():
             for what, (held_count, free, size) in answer.counts.items():
@@ -187,7 +191,7 @@ class Driver:
         open_loop = load.workload.arrival != "closed" and load.warm
         event = self.record.event
         while (intended := load.due(now)) is not None:
-            room, index, wants = load.issue(now, intended)
+            room, index, wants = load.issue(now, intended, len(decodes))
             prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
             event(
                 _HANDOFF, room, kind=_INVOKE, code=wants, a=int(intended * 1e9) if open_loop else 0, b=index,
@@ -206,8 +210,7 @@ class Driver:
             outbox.send(beat)
         self._registry.send(beat)
         if self._load is not None:
-            for room, opened in self._load.overdue(now):
-                self.record.event(_HANDOFF, room, kind=Kind.INFO, code=Reason.DRIVER_TIMEOUT, b=opened.index)
+            self._record_info(self._load.overdue(now), Reason.DRIVER_TIMEOUT)
         if now >= self._next_gauge:
             self._next_gauge = now + GAUGE_S
             for node, outbox in self._peers.items():
@@ -237,6 +240,8 @@ class Driver:
         self._seen.pop(node, None)
         if outbox is not None:
             outbox.close(drop=True)
+        if node[0] == Role.DECODE and self._load is not None:
+            self._record_info(self._load.orphaned(node[1]), Reason.NODE_EXIT)
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")
             incarnation = self.nodes[node].incarnation if node in self.nodes else 1

@@ -13,15 +13,18 @@ from harness.scenario import DEFAULT_DURATION_S, Scenario
 
 _WANTS, _ARRIVAL = 11, 12
 _UNIT = 1.0 / (1 << 32)
+_LOGPROBS, _HIDDEN = int(Wants.LOGPROBS), int(Wants.HIDDEN)
 RECENT = 4096
+_REASONS = {int(reason): reason for reason in Reason}
 
 
 class Open(NamedTuple):
-    """One hand-off in flight. Times: monotonic seconds."""
+    """One hand-off in flight. Times: monotonic seconds. `decode`: the node that is to end it."""
 
     index: int
     since: float
     intended: float
+    decode: int
 
 
 class Load:
@@ -88,25 +91,35 @@ class Load:
             return 0.05
         return min(max(self._next_arrival - now, 0.0), 0.05)
 
-    def issue(self, now: float, intended: float) -> tuple[int, int, int]:
-        """(room, index, wants) of the next hand-off, now open."""
+    def issue(self, now: float, intended: float, decodes: int = 1) -> tuple[int, int, int]:
+        """(room, index, wants) of the next hand-off, now open; it goes to decode node `index % decodes`."""
         index = self.issued
         self.issued += 1
         room = room_of(self.seed, index)
-        self.open[room] = Open(index, now, intended)
+        self.open[room] = Open(index, now, intended, index % decodes)
         chance = draw(self.seed, _WANTS, index)
         workload = self.workload
-        wants = Wants.LOGPROBS * ((chance & 0xFFFFFFFF) * _UNIT < workload.logprob_fraction)
-        return room, index, wants | Wants.HIDDEN * ((chance >> 32) * _UNIT < workload.hidden_fraction)
+        wants = _LOGPROBS if (chance & 0xFFFFFFFF) * _UNIT < workload.logprob_fraction else 0
+        if (chance >> 32) * _UNIT < workload.hidden_fraction:
+            wants |= _HIDDEN
+        return room, index, wants
 
     def finish(self, room: int, reason: int, now: float) -> Open | None:
         """A result has come; None for one that is not open (any more)."""
         opened = self.open.pop(room, None)
         if opened is not None:
-            self.ended[Reason(reason)] += 1
+            self.ended[_REASONS.get(reason, Reason.REJECTED)] += 1
             if not reason:
                 self.recent_ms.append((now - opened.intended) * 1e3)
         return opened
+
+    def orphaned(self, decode: int) -> list[tuple[int, Open]]:
+        """Hand-offs whose decode node is gone: nobody will end them; they are open no more."""
+        found = [(room, opened) for room, opened in self.open.items() if opened.decode == decode]
+        for room, _ in found:
+            del self.open[room]
+            self.ended[Reason.NODE_EXIT] += 1
+        return found
 
     def overdue(self, now: float) -> list[tuple[int, Open]]:
         """Hand-offs that nobody ended within the bound; they are open no more. In order of issue, so the first tells."""

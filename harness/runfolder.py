@@ -10,7 +10,6 @@ import json
 import os
 import platform
 import shlex
-import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -106,11 +105,6 @@ def versions() -> dict[str, str]:
 def machine() -> dict[str, Any]:
     """What the numbers depend on."""
     return {"system": platform.system(), "release": platform.release(), "cores": len(os.sched_getaffinity(0)), "arch": platform.machine()}
-
-
-def repeat_command(arguments: list[str]) -> list[str]:
-    """The command line as it was given."""
-    return ["handoff", *(arguments if arguments is not None else sys.argv[1:])]
 
 
 def _new_folder(parent: Path, stamp: str) -> Path:

@@ -58,7 +58,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     slot_policy: str = "fifo"
     page_policy: str = "fifo"
     queue_max: int = 65536
-    poll_interval_ms: int = 1
+    poll_interval_ms: float = 1.0
     decode_step_ms: float = 5.0
 
 
@@ -104,8 +104,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 DEFAULT_DURATION_S = 10.0
 _WINDOWS: dict[str, dict[str, float]] = {
     # Chosen so that sglang-0.5.12 over tcp loses about 3 % as reported in sglang#27374; shm's window is smaller, as RDMA's is.
-    "tcp": {"late_fraction": 0.01, "delay_us": 150.0, "jitter_us": 50.0},
-    "shm": {"late_fraction": 0.02, "delay_us": 100.0, "jitter_us": 100.0},
+    "tcp": {"late_fraction": 0.01, "delay_us": 1000.0, "jitter_us": 200.0},
+    "shm": {"late_fraction": 0.03, "delay_us": 1500.0, "jitter_us": 1000.0},
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
@@ -126,7 +126,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "engine.pages_per_request": (1, 4096),
     "engine.page_bytes": (16, 16 << 20),
     "engine.queue_max": (1, 10**6),
-    "engine.poll_interval_ms": (1, 1000),
+    "engine.poll_interval_ms": (0, 1000),
     "engine.decode_step_ms": (0, 10_000),
     "transport.connections": (1, 64),
     "transport.late_fraction": (0, 1),
@@ -145,6 +145,11 @@ _CHOICES = {
     "engine.hidden_dtype": HIDDEN_DTYPES,
     "engine.slot_policy": POLICIES,
     "engine.page_policy": POLICIES,
+}
+_ENUMS = {
+    "planes": ("split", "shared"),
+    "workload.arrival": ("closed", "poisson", "fixed"),
+    "transport.reorder": ("none", "random", "room_first"),
 }
 
 
@@ -214,10 +219,10 @@ def parse_set(text: str) -> tuple[str, Any]:
     if not equals:
         raise FieldError("--set", text, "FIELD=VALUE, for example workload.concurrency=128")
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        tree = tomllib.loads(f"value = {raw}")
     except tomllib.TOMLDecodeError:
-        value = raw
-    return field.strip(), value
+        tree = {"value": raw}
+    return field.strip(), tree["value"] if len(tree) == 1 else raw
 
 
 def to_toml(scenario: Scenario) -> str:
@@ -290,7 +295,12 @@ def _one_line(message: str, tree: dict[str, Any]) -> str:
     value: Any = tree
     for part in field.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return f"{field}: {value!r} is not allowed; {text[0].lower()}{text[1:]}"
+    if field in _ENUMS:
+        return f"{field}: {value!r} is not allowed; use one of {', '.join(_ENUMS[field])}"
+    kind = text.removeprefix("Expected `").partition("`")[0]
+    wanted = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+    allowed = next((words for name, words in wanted.items() if kind.startswith(name)), text)
+    return f"{field}: {value!r} is not allowed; use {allowed}"
 
 
 def _number(value: float) -> str:

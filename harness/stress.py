@@ -137,7 +137,7 @@ def _phases(
         if interrupt.count:
             driver.record.event(_PHASE, code=Phase.INTERRUPTED)
         driver.drain(load, limits.drain_timeout_s)
-        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0 if not driver.lost else 1.0)
+        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0)
     except KeyboardInterrupt:
         driver.record.event(_PHASE, code=Phase.INTERRUPTED)
         driver.abandon(load)

@@ -185,8 +185,13 @@ class ReferenceEngine:
 
     # Polling -----------------------------------------------------------------------------------------------------
 
-    def poll(self, now: float) -> bool:
-        """Try to commit whatever has a final status; sweep time-outs now and then; True while rows are awaited."""
+    @property
+    def awaiting(self) -> bool:
+        """True while a transfer is reported done and not committed, or a row handed out by reference is still to be used."""
+        return bool(self.ready or self._using)
+
+    def poll(self, now: float) -> None:
+        """Try to commit whatever has a final status; sweep time-outs now and then."""
         self._now = now
         if self.ready:
             for handoff in list(self.ready.values()):
@@ -197,7 +202,6 @@ class ReferenceEngine:
             self._use(now)
         if now >= self._next_sweep:
             self._sweep(now)
-        return bool(self.ready or self._using)
 
     def _try(self, handoff: Handoff) -> None:
         if handoff.status == FAILED:

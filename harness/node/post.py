@@ -13,6 +13,9 @@ HIGH_WATER = 100_000
 """Messages that may wait for one peer; then sends fail instead of blocking or growing."""
 FRAME_BYTES_MAX = 128 << 20
 LINGER_MS = 500
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""Plain integers: combining pyzmq's flag enums costs more than sending."""
 
 
 class Inbox:
@@ -32,12 +35,17 @@ class Inbox:
     def drain(self, limit: int = 256) -> list[tuple[wire.Message, bytes]]:
         """Up to `limit` messages that are there now; never waits."""
         found: list[tuple[wire.Message, bytes]] = []
-        receive, envelope = self.socket.recv_multipart, self._envelope
+        receive, envelope = self.socket.recv, self._envelope
         for _ in range(limit):
             try:
-                frames = receive(zmq.NOBLOCK)
+                frame = receive(_NOBLOCK, copy=False)
             except zmq.Again:
                 break
+            # A frame object knows `more` by itself; asking the socket for it costs three times as much.
+            frames = [frame.bytes]
+            while frame.more:
+                frame = receive(_NOBLOCK, copy=False)
+                frames.append(frame.bytes)
             try:
                 found.append(wire.decode(frames, envelope))
             except wire.BadMessage:
@@ -61,17 +69,19 @@ class Outbox:
         self.socket.connect(address)
         self.lost = 0
         self._envelope = envelope
+        # The backend's send, without the checks that only zero-copy and routed sends need: a quarter of the cost.
+        self._send = super(zmq.Socket, self.socket).send
 
     def send(self, message: wire.Message, raw: bytes | None = None) -> None:
         """Queue one message."""
-        send = self.socket.send
+        send = self._send
         try:
-            send(self._envelope, zmq.SNDMORE | zmq.NOBLOCK)
+            send(self._envelope, _MORE)
             if raw is None:
-                send(wire.encode(message), zmq.NOBLOCK)
+                send(wire.encode(message), _NOBLOCK)
             else:
-                send(wire.encode(message), zmq.SNDMORE | zmq.NOBLOCK)
-                send(raw, zmq.NOBLOCK)
+                send(wire.encode(message), _MORE)
+                send(raw, _NOBLOCK)
         except zmq.Again:
             self.lost += 1
 

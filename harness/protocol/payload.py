@@ -24,14 +24,15 @@ _LANES = {  # which bits are drawn, which are fixed: floats in (-2, -1], integer
 }
 
 
+_MASKS = tuple(
+    REQUIRED_MASK | (LOGPROB_MASK if wants & Wants.LOGPROBS else 0) | (HIDDEN_MASK if wants & Wants.HIDDEN else 0)
+    for wants in range(4)
+)
+
+
 def field_mask(wants: int) -> int:
     """Fields that a request which wants `wants` uses: a mask over TAGGED_FIELDS."""
-    mask = REQUIRED_MASK
-    if wants & Wants.LOGPROBS:
-        mask |= LOGPROB_MASK
-    if wants & Wants.HIDDEN:
-        mask |= HIDDEN_MASK
-    return mask
+    return _MASKS[wants & 3]
 
 
 class Payload:

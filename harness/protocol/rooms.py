@@ -4,6 +4,7 @@ from __future__ import annotations
 
 M64 = (1 << 64) - 1
 ROOM_MAX = (1 << 63) - 1
+_STEP = 0x9E3779B97F4A7C15
 NO_ROOM = 0
 """The sentinel "not written yet" in a metadata row."""
 
@@ -17,10 +18,15 @@ def mix64(value: int) -> int:
 
 def draw(seed: int, *names: int) -> int:
     """A 64-bit number that is a pure function of `seed` and `names`: how everything random in a run is drawn."""
-    state = mix64(seed + 0x9E3779B97F4A7C15 & M64)
+    state = mix64(seed + _STEP & M64)
     for name in names:
-        state = mix64((state ^ name) + 0x9E3779B97F4A7C15 & M64)
+        state = mix64((state ^ name) + _STEP & M64)
     return state
+
+
+def draw_from(state: int, name: int) -> int:
+    """`draw(seed, *names, name)` where `state` is `draw(seed, *names)`: what is the same for all rooms is mixed once."""
+    return mix64((state ^ name) + _STEP & M64)
 
 
 def room_of(seed: int, index: int) -> int:

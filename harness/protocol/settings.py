@@ -45,7 +45,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int = 65536
     transfer_timeout_s: float = 5.0
     hold_timeout_s: float = 30.0
-    poll_interval_ms: int = 1
+    poll_interval_ms: float = 1.0
     decode_step_ms: float = 5.0
     record: bool = True
     prefills: int = 1

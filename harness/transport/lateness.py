@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from harness.history.event import ROOM_BIT
-from harness.protocol.rooms import draw
+from harness.protocol.rooms import draw, draw_from
 from harness.protocol.settings import TransportSettings
 from harness.transport.base import Block
 
@@ -35,11 +35,12 @@ class Lateness:
         """Keep what decides the draws."""
         self._settings = settings
         self._seed = seed
+        self._late_state = draw(seed, _LATE)
         self._threshold = int(settings.late_fraction * (1 << 64))
 
     def late(self, room: int, blocks: int) -> Late | None:
         """Where and for how long the blocks of `room` are held back, or None."""
-        if draw(self._seed, _LATE, room) >= self._threshold:
+        if draw_from(self._late_state, room) >= self._threshold:
             return None
         settings = self._settings
         jitter = -math.log(1.0 - min(draw(self._seed, _JITTER, room) * _UNIT, 1.0 - 1e-12))
