@@ -46,7 +46,7 @@ def app() -> None:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def stress(
-    context: click.Context, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
+    context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
     **options: str | None,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
@@ -81,7 +81,7 @@ _FIELDS = {
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
 @click.pass_context
-def check(context: click.Context, folder: Path, *, as_json: bool) -> None:
+def check(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
     """Judge a recorded run again, from its history alone. FOLDER is a run's, for example runs/latest."""
     from harness import stress as stresses  # noqa: PLC0415
     from harness.runfolder import RunFolder  # noqa: PLC0415

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import threading
 import time
@@ -126,7 +125,9 @@ class Cluster:
             deadline = time.monotonic() + (1.0 if step == "leave" else GRACE_S)
         self.ended()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """End every process; at once when leaving on an error."""
         self.stop(GRACE_S if kind is None else 0.0)
 
@@ -154,11 +155,3 @@ def _without_main_module() -> Iterator[None]:
         for key, value in saved.items():
             if value is not None or key == "__spec__":
                 main.__dict__[key] = value
-
-
-def pid_alive(pid: int) -> bool:
-    """True while `pid` runs (a zombie does not)."""
-    try:
-        return f"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text() if os.path.exists(f"/proc/{pid}") else False
-    except OSError:
-        return False

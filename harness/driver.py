@@ -86,7 +86,7 @@ class Driver:
             raise HarnessError("no node is left to serve")
         while not load.exhausted(now := time.monotonic()):
             if not self._take(now) and not self._issue(load, now, prefills, decodes):
-                self._poller.poll(load.wait_s(now) * 1e3)
+                self._poller.poll(int(load.wait_s(now) * 1e3))
             if now >= self._next_beat:
                 self._housekeeping(now)
             if self.lost:
@@ -230,7 +230,9 @@ class Driver:
             why = f"exit {member.exit_code}" + (f": {tail}" if (tail := log_tail(member.log)) else "")
             self._forget(node, NodeEvent.EXIT, why, expected=member.expected, member=member)
 
-    def _forget(self, node: Address, event: NodeEvent, why: str, *, expected: bool, member: Member | None = None) -> None:
+    def _forget(
+        self, node: Address, event: NodeEvent, why: str, *, expected: bool, member: Member | None = None
+    ) -> None:
         status = 0 if member is None else int(member.exit_code or 0) + 2**32
         pid = 0 if member is None else int(member.process.pid or 0)
         self.record.event(
@@ -278,7 +280,8 @@ class Driver:
     def _on_topology(self, message: wire.Topology, now: float) -> None:
         for register in message.nodes:
             node = (register.role, register.index)
-            if register.role == Role.DRIVER or (known := self.nodes.get(node)) and known.incarnation >= register.incarnation:
+            known = self.nodes.get(node)
+            if register.role == Role.DRIVER or (known and known.incarnation >= register.incarnation):
                 continue
             self.nodes[node] = register
             self._peers[node] = Outbox(self.context, register.inbox, self._envelope)
@@ -286,7 +289,12 @@ class Driver:
             self.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=node[0] << 32 | node[1], b=register.pid)
 
     def _wait(
-        self, condition: Callable[[], bool], timeout_s: float, what: str, wanted: list[Address], have: dict[Address, Any]
+        self,
+        condition: Callable[[], bool],
+        timeout_s: float,
+        what: str,
+        wanted: list[Address],
+        have: dict[Address, Any],
     ) -> None:
         deadline = time.monotonic() + timeout_s
         next_hello = 0.0

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from harness.history.event import Reason
 from harness.load import Load
 
 TABLE_EVERY_S = 0.25

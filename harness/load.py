@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from harness.history.event import Reason, Wants
 from harness.protocol.rooms import draw, room_of
@@ -18,7 +18,8 @@ RECENT = 4096
 _REASONS = {int(reason): reason for reason in Reason}
 
 
-class Open(NamedTuple):
+@dataclass(slots=True)
+class Open:
     """One hand-off in flight. Times: monotonic seconds. `decode`: the node that is to end it."""
 
     index: int
@@ -49,11 +50,13 @@ class Load:
         self._next_arrival = 0.0
         self._arrivals = random.Random(draw(scenario.seed, _ARRIVAL))
         self._timeout_s = scenario.limits.request_timeout_s
+        self.began = self.last_end = 0.0
+        """Begin of the timed part and the last result, for a rate without a history."""
 
     def begin(self, now: float) -> None:
         """The timed part begins."""
         self.warm = True
-        self._next_arrival = now
+        self._next_arrival = self.began = now
         if self._duration_s:
             self._end = now + self._duration_s
 
@@ -109,6 +112,7 @@ class Load:
         opened = self.open.pop(room, None)
         if opened is not None:
             self.ended[_REASONS.get(reason, Reason.REJECTED)] += 1
+            self.last_end = now
             if not reason:
                 self.recent_ms.append((now - opened.intended) * 1e3)
         return opened

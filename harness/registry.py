@@ -132,7 +132,9 @@ class Registry(Shell):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the registry."""
-    return run("harness.registry", Role.REGISTRY, Registry, "Bootstrap registry of the prefill/decode hand-off.", arguments)
+    return run(
+        "harness.registry", Role.REGISTRY, Registry, "Bootstrap registry of the prefill/decode hand-off.", arguments
+    )
 
 
 if __name__ == "__main__":

@@ -104,7 +104,12 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """What the numbers depend on."""
-    return {"system": platform.system(), "release": platform.release(), "cores": len(os.sched_getaffinity(0)), "arch": platform.machine()}
+    return {
+        "system": platform.system(),
+        "release": platform.release(),
+        "cores": len(os.sched_getaffinity(0)),
+        "arch": platform.machine(),
+    }
 
 
 def _new_folder(parent: Path, stamp: str) -> Path:

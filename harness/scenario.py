@@ -190,7 +190,9 @@ def check(scenario: Scenario) -> None:
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
     if engine.pages and engine.pages < engine.pages_per_request:
-        raise FieldError("engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})")
+        raise FieldError(
+            "engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})"
+        )
     if workload.arrival != "closed" and workload.rate_per_s <= 0:
         raise FieldError("workload.rate_per_s", workload.rate_per_s, f"more than 0 with arrival {workload.arrival}")
 

@@ -22,9 +22,11 @@ def _figures(results: dict[str, Any]) -> list[str]:
     latency = results["latency_ms"]
     figures = [
         f"guards {results['guards']}, transport {results['transport']}, planes {results['planes']}, seed {results['seed']}",
-        f"{results['requests']} hand-offs, {results['committed']} committed, {results['mismatch_aborts']} mismatch aborts "
-        f"({results['false_aborts']} false), {results['other_aborts']} other aborts, {results['wrong_data']} wrong data, "
-        f"{results['hung']} hung, {results['leaked']} leaked",
+        (
+            f"{results['requests']} hand-offs, {results['committed']} committed, {results['mismatch_aborts']} mismatch aborts "
+            f"({results['false_aborts']} false), {results['other_aborts']} other aborts, {results['wrong_data']} wrong data, "
+            f"{results['hung']} hung, {results['leaked']} leaked"
+        ),
         f"{results['rate_per_s']:.0f} hand-offs/s",
     ]
     if latency:

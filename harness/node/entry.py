@@ -34,7 +34,9 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
     )  # fmt: skip
     options.add_argument("--index", type=int, default=0, help="number of this node among those of its role (default 0)")
     options.add_argument("--incarnation", type=int, default=1, help="counts restarts of this node (default 1)")
-    options.add_argument("--cluster", default="handoff", metavar="NAME", help="name that all processes of a cluster share")
+    options.add_argument(
+        "--cluster", default="handoff", metavar="NAME", help="name that all processes of a cluster share"
+    )
     return options
 
 

@@ -184,9 +184,7 @@ class Shell:
     def _beat(self, now: float) -> None:
         self._next_beat = now + BEAT_S
         if not self.peers:
-            self._registry.send(
-                wire.Register(self.role, self.index, self.incarnation, os.getpid(), self.inbox.address)
-            )
+            self._registry.send(wire.Register(self.role, self.index, self.incarnation, os.getpid(), self.inbox.address))
         beat = wire.Beat(self.role, self.index, self.incarnation)
         for outbox in self.peers.values():
             outbox.send(beat)
@@ -276,7 +274,7 @@ class Shell:
     def _on_census(self, message: wire.CensusRequest) -> None:
         own = {
             int(Resource.THREADS): (threading.active_count(), 0, 0),
-            int(Resource.DESCRIPTORS): (len(os.listdir("/proc/self/fd")), 0, 0),
+            int(Resource.DESCRIPTORS): (sum(1 for _ in Path("/proc/self/fd").iterdir()), 0, 0),
             int(Resource.BAD_MESSAGES): (self.inbox.bad, 0, 0),
             int(Resource.LATE_MESSAGES): (self.late_messages, 0, 0),
             int(Resource.RSS_KIB): (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0, 0),

@@ -7,6 +7,7 @@ file for peers in another pid namespace; `Memory.attach` maps a peer's.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class Memory:
     @classmethod
     def attach(cls, path: str, size_bytes: int) -> Memory:
         """A peer's region; raises OSError when it is gone or smaller than `size_bytes`."""
-        found = os.stat(path).st_size
+        found = Path(path).stat().st_size
         if found < size_bytes:
             raise OSError(f"{path}: {found} bytes, {size_bytes} wanted")
         return cls(path, size_bytes)

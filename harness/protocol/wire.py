@@ -29,11 +29,7 @@ class BadMessage(Exception):
     """Frames that are not a message of this run."""
 
 
-class _Message(msgspec.Struct, array_like=True, frozen=True):
-    pass
-
-
-class Request(_Message, tag=1):
+class Request(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Driver to prefill and decode: one hand-off. `wants` is a mask of `Wants`, `index` counts from 0."""
 
     room: RoomId
@@ -44,7 +40,7 @@ class Request(_Message, tag=1):
     decode: I32
 
 
-class Session(_Message, tag=2):
+class Session(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Decode to prefill, before its first room: where its memory is. SGLang sends this as room `None`."""
 
     decode: I32
@@ -54,14 +50,14 @@ class Session(_Message, tag=2):
     pages: I32
 
 
-class SessionAck(_Message, tag=3):
+class SessionAck(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Prefill to decode: the session is open, or why it is not."""
 
     prefill: I32
     error: Annotated[str, Meta(max_length=500)] = ""
 
 
-class RoomExchange(_Message, tag=4):
+class RoomExchange(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """Decode to prefill: where the data of `room` shall go."""
 
     room: RoomId
@@ -74,7 +70,7 @@ class RoomExchange(_Message, tag=4):
     prefix_len: I32 = 0
 
 
-class Status(_Message, tag=5):
+class Status(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Prefill to decode. `status` as SGLang's KVPoll: 0 Failed, 4 Success. `drained`: the transport called the writes done."""
 
     room: RoomId
@@ -83,14 +79,14 @@ class Status(_Message, tag=5):
     drained: bool
 
 
-class Drained(_Message, tag=6):
+class Drained(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """Prefill to decode: no write of this room and tenure is outstanding, and none will come (also the answer to Abort)."""
 
     room: RoomId
     tenure: I32
 
 
-class Abort(_Message, tag=7):
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """Decode to prefill: the room is gone."""
 
     room: RoomId
@@ -98,7 +94,7 @@ class Abort(_Message, tag=7):
     decode: I32
 
 
-class AuxData(_Message, tag=8):
+class AuxData(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """Prefill to decode with planes = shared: the row itself, raw in the next frame, field after field."""
 
     room: RoomId
@@ -106,7 +102,7 @@ class AuxData(_Message, tag=8):
     tenure: I32
 
 
-class Result(_Message, tag=9):
+class Result(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Decode to driver: how the hand-off ended. `reason` 0 is a commit, else `Reason`."""
 
     room: RoomId
@@ -115,7 +111,7 @@ class Result(_Message, tag=9):
     token: U64
 
 
-class Register(_Message, tag=10):
+class Register(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Node to registry: I am here. `role` is a `Role`; `inbox` a ZMQ address that peers can reach."""
 
     role: I32
@@ -125,19 +121,19 @@ class Register(_Message, tag=10):
     inbox: Annotated[str, Meta(max_length=500)]
 
 
-class Topology(_Message, tag=11):
+class Topology(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """Registry to everyone, at each change."""
 
     nodes: Annotated[list[Register], Meta(max_length=4096)]
 
 
-class Configure(_Message, tag=12):
+class Configure(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """Driver to node: build an engine for this run. `settings` is the JSON of a `NodeSettings`."""
 
     settings: Annotated[bytes, Meta(max_length=65536)]
 
 
-class Ready(_Message, tag=13):
+class Ready(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Node to driver: configured, or why not."""
 
     role: I32
@@ -145,7 +141,7 @@ class Ready(_Message, tag=13):
     error: Annotated[str, Meta(max_length=2000)] = ""
 
 
-class Beat(_Message, tag=14):
+class Beat(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Sign of life to every peer."""
 
     role: I32
@@ -153,7 +149,7 @@ class Beat(_Message, tag=14):
     incarnation: I32
 
 
-class Gone(_Message, tag=15):
+class Gone(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """Driver to nodes: that process has ended; do not wait for its heartbeat to stop."""
 
     role: I32
@@ -161,13 +157,13 @@ class Gone(_Message, tag=15):
     incarnation: I32
 
 
-class CensusRequest(_Message, tag=16):
+class CensusRequest(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """Driver to node."""
 
     serial: I32
 
 
-class Census(_Message, tag=17):
+class Census(msgspec.Struct, frozen=True, array_like=True, tag=17):
     """Node to driver: what it holds. Keys are `Resource` numbers, values (held or count, free, size)."""
 
     role: I32
@@ -176,13 +172,13 @@ class Census(_Message, tag=17):
     counts: Annotated[dict[int, tuple[int, int, int]], Meta(max_length=64)]
 
 
-class Finish(_Message, tag=18):
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag=18):
     """Driver to node: the run is over; close its history and forget it. `leave`: end the process as well."""
 
     leave: bool
 
 
-class Finished(_Message, tag=19):
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=19):
     """Node to driver: the history is closed."""
 
     role: I32

@@ -6,6 +6,7 @@ blocks that the seed makes late are moved by a thread of their own after `write`
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import os
@@ -150,10 +151,9 @@ class ShmChannel:
         """Writes whose late blocks have landed."""
         if self._mover is None or not self._mover.landed:
             return []
-        try:
+        # The mover may have appended and not yet signalled: then the next look finds the signal and nothing new.
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        except BlockingIOError:
-            pass  # the mover has appended but not yet signalled: the next look finds the signal and nothing new
         done: list[tuple[object, bool]] = []
         while self._mover.landed:
             done.append((self._mover.landed.popleft(), True))

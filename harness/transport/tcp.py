@@ -9,6 +9,7 @@ Late hand-offs (see `lateness`) are held back on the receiving side, and with th
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import secrets
 import socket
@@ -54,7 +55,7 @@ class _Frame(NamedTuple):
     room: int
     slot: int
     tenure: int
-    count: int
+    blocks: int
     flags: int
     ticket: int
 
@@ -120,7 +121,7 @@ class _Receiver(threading.Thread):
 
     def _apply(self, start: int) -> None:
         frame = _Frame(*HEAD.unpack_from(self._buffer, start)[1:])
-        entries_end = start + HEAD.size + frame.count * ENTRY.size
+        entries_end = start + HEAD.size + frame.blocks * ENTRY.size
         blocks = []
         source = memoryview(self._buffer)
         at = entries_end
@@ -129,7 +130,7 @@ class _Receiver(threading.Thread):
             at += size
         if at != start + frame.size:
             raise _BadFrame
-        late = self._target.lateness.late(frame.room, frame.count)
+        late = self._target.lateness.late(frame.room, frame.blocks)
         if late is None:
             applied = self._copy(frame, blocks, last=True)
         else:
@@ -237,17 +238,13 @@ class TcpTarget:
     def close(self) -> None:
         """Close every connection and wait for the threads."""
         self.closing.set()
-        try:
+        with contextlib.suppress(OSError):  # some systems refuse to shut a listener down; closing it is enough there
             self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # some systems refuse to shut a listener down; closing it is enough there
         self._listener.close()
         self._acceptor.join()
         for connection in self._connections:
-            try:
+            with contextlib.suppress(OSError):  # already gone
                 connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # already gone
         for thread in self._threads:
             thread.join()
 

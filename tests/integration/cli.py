@@ -86,7 +86,7 @@ def node(driver: subprocess.Popen[str], role: str) -> psutil.Process:
 
 
 def _shared_files() -> set[str]:
-    return set(os.listdir("/dev/shm"))
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 def _abstract_sockets() -> set[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
@@ -21,7 +20,7 @@ def test_a_killed_node_is_a_crash_and_the_rest_is_judged(tmp_path: Path, role: s
         until(lambda: under_load(tmp_path), "load")
         watch(driver)
         node(driver, role).kill()
-        out, err = driver.communicate(timeout=15)
+        _, err = driver.communicate(timeout=15)
     assert driver.returncode == 1, err
     results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
     assert [anomaly["name"] for anomaly in results["anomalies"]] == ["crash"]
@@ -111,7 +110,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path: Path, arguments: lis
     assert ended.out == ""
     assert len(ended.err.splitlines()) == 1
     assert said in ended.err
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unwritable_runs_folder_is_one_line(tmp_path: Path) -> None:

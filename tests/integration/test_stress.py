@@ -67,7 +67,9 @@ def test_0_5_8_gives_the_previous_owners_first_token_and_never_aborts(tmp_path: 
 
 
 def test_0_5_9_hands_out_views_that_change(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.9", "--set", "workload.hidden_fraction=1")
+    results = stress(
+        tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.9", "--set", "workload.hidden_fraction=1"
+    )
     assert {"false-abort", "changed-after-commit"} <= names(results)
 
 
@@ -80,7 +82,14 @@ def test_on_one_plane_the_window_cannot_open_and_nothing_is_claimed(tmp_path: Pa
 @pytest.mark.parametrize(("guards", "torn"), [("sglang-0.5.13", True), ("hardened", False)])
 def test_a_row_whose_room_lands_first(tmp_path: Path, guards: str, torn: bool) -> None:
     results = stress(
-        tmp_path, *SMALL, "--guards", guards, "--set", "transport.reorder=room_first", "--set", "transport.late_fraction=0.3"
+        tmp_path,
+        *SMALL,
+        "--guards",
+        guards,
+        "--set",
+        "transport.reorder=room_first",
+        "--set",
+        "transport.late_fraction=0.3",
     )
     assert ("torn" in names(results)) is torn
     assert (results["verdict"] == "invalid") is torn
@@ -88,7 +97,9 @@ def test_a_row_whose_room_lands_first(tmp_path: Path, guards: str, torn: bool) -
 
 @pytest.mark.parametrize("ack", ["true", "false"])
 def test_acknowledged_writes_keep_released_engines_clean(tmp_path: Path, ack: str) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12", "--set", f"transport.ack={ack}")
+    results = stress(
+        tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12", "--set", f"transport.ack={ack}"
+    )
     assert (results["mismatch_aborts"] == 0) is (ack == "true")
 
 
@@ -131,7 +142,17 @@ def test_open_loop(tmp_path: Path, arrival: str) -> None:
 
 
 def test_several_nodes(tmp_path: Path) -> None:
-    results = stress(tmp_path, "--requests", "6000", "--set", "topology.prefill=2", "--set", "topology.decode=2", "--transport", "tcp")
+    results = stress(
+        tmp_path,
+        "--requests",
+        "6000",
+        "--set",
+        "topology.prefill=2",
+        "--set",
+        "topology.decode=2",
+        "--transport",
+        "tcp",
+    )
     assert (results["code"], results["committed"]) == (0, 6200)
 
 
