@@ -12,6 +12,7 @@ from harness.history.event import TAGGED_FIELDS
 
 U64 = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.intp]
+Counts = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
 """A structured array, one element a record or an open hand-off."""
@@ -49,7 +50,8 @@ def spread(masks: npt.NDArray[Any]) -> Mask:
 
 def pack(flags: Mask) -> npt.NDArray[np.uint16]:
     """Booleans (n, 9) as field masks (n,): the inverse of `spread`."""
-    return (flags.astype(np.uint16) << BITS).sum(axis=1, dtype=np.uint16)
+    packed: npt.NDArray[np.uint16] = (flags.astype(np.uint16) << BITS).sum(axis=1, dtype=np.uint16)
+    return packed
 
 
 def by_field(flags: Mask) -> dict[str, int]:
@@ -68,7 +70,8 @@ class Lookup:
 
     def repeated(self) -> U64:
         """Keys that occur more than once."""
-        return self._keys[1:][self._keys[1:] == self._keys[:-1]]
+        repeated: U64 = self._keys[1:][self._keys[1:] == self._keys[:-1]]
+        return repeated
 
     def find(self, wanted: U64) -> tuple[Index, Mask]:
         """Positions (m,), 0 where absent, and whether each was found (m,)."""

@@ -25,7 +25,7 @@ _KNOWN = np.isin(np.arange(256), [int(verb) for verb in Verb])
 _TOP_ROOM = np.uint64(2**63)
 
 
-class BrokenAssumption(Exception):  # noqa: N818 - it says what is broken, not that this program erred
+class BrokenAssumption(Exception):
     """Found while checking: the history cannot be judged."""
 
 
@@ -140,7 +140,7 @@ class _Invokes:
         self._recent = np.empty(0, np.uint64)
 
     def check(self, records: Records) -> tuple[str, Mask]:
-        """What is wrong with the first bad invoke of the block, and a mask that is set at it."""
+        """Say what is wrong with the first bad invoke of the block, with a mask that is set at it."""
         at = np.flatnonzero((records["verb"] == Verb.HANDOFF) & (records["kind"] == Kind.INVOKE))
         rooms, count = records["room"][at], len(at)
         gaps = records["b"][at] != np.arange(self._count, self._count + count, dtype=np.uint64)

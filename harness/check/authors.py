@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from harness.check.arrays import FIELDS, U64, Lookup, Mask, Rows, join, spread, take
-from harness.check.table import LAG
-
-WINDOW = 16_384
-"""Rows made for requests that began so many hand-offs before a reader ended, or later, are searched for an author."""
+from harness.check import limits
+from harness.check.arrays import FIELDS, U64, Counts, Lookup, Mask, Rows, join, spread, take
 
 MADE = np.dtype([("room", "u8"), ("index", "u8"), ("t", "u8"), ("mask", "u2"), ("tags", "u4", (FIELDS,))])
 
@@ -33,7 +30,7 @@ class Authors:
         """Remember what was made for judged `rows` of a `Table`; `invoked` hand-offs have begun."""
         made = take(rows, rows["mades"] > 0)
         joined = join([self._window, _made(made)], MADE)
-        oldest = max(invoked - LAG - WINDOW, 0)
+        oldest = max(invoked - limits.LAG - limits.WINDOW, 0)
         self._window = take(joined, joined["index"] >= np.uint64(oldest))
         # Rows are in the order of their invokes, not of their tenures: the latest tenure of a slot is put last.
         placed = take(made, made["slot"] >= 0)
@@ -42,19 +39,20 @@ class Authors:
         self._since[placed["slot"]] = placed["alloc_t"]
         self._owners[placed["slot"]] = _made(placed)
 
-    def search(self, rows: Rows, wrong: Mask, around: Rows, invoked: int) -> tuple[Kinds, npt.NDArray[np.uint64]]:
-        """Authors of the fields `wrong` (n, 9) of committed `rows` (n,); `around` are all other rows at hand.
+    def search(self, rows: Rows, wrong: Mask, around: Rows, invoked: int) -> tuple[Kinds, U64]:
+        """Look for the makers of the fields `wrong` (n, 9) of committed `rows` (n,); `around` are the rows at hand.
 
         Returns the kind of author and its room, 0 where it is unknown, both (n, 9).
         """
         pool = join([_made(take(around, around["mades"] > 0)), self._window], MADE)
         kinds = np.full(wrong.shape, AUTHORS.index(UNKNOWN), np.uint8)
         rooms = np.zeros(wrong.shape, np.uint64)
+        closed = np.minimum(rows["settle"], np.uint64(invoked + limits.LAG)).astype(np.int64) - limits.LAG
+        oldest = closed - limits.WINDOW
         previous = self._previous(rows, pool)
         by_previous = wrong & (previous["tags"] == rows["tags"]) & spread(previous["mask"])
         kinds[by_previous] = AUTHORS.index(PREVIOUS)
         rooms[by_previous] = np.broadcast_to(previous["room"][:, None], wrong.shape)[by_previous]
-        oldest = np.minimum(rows["settle"], np.uint64(invoked + LAG)).astype(np.int64) - LAG - WINDOW
         for field in np.flatnonzero((wrong & ~by_previous).any(axis=0)):
             who = np.flatnonzero(wrong[:, field] & ~by_previous[:, field])
             found, maker = _makers(pool, int(field), take(rows, who), oldest[who])
@@ -63,7 +61,7 @@ class Authors:
         return kinds, rooms
 
     def _previous(self, rows: Rows, pool: Rows) -> Rows:
-        """What was made for the preceding tenure of each row's slot; no fields where that is not known."""
+        """Look up what was made for the preceding tenure of each row's slot; no fields where that is not known."""
         previous = np.zeros(len(rows), MADE)
         at, found = Lookup(pool["room"].copy()).find(rows["prev"])
         found &= rows["prev"] != 0
@@ -82,7 +80,7 @@ def _made(rows: Rows) -> Rows:
     return made
 
 
-def _makers(pool: Rows, field: int, rows: Rows, oldest: npt.NDArray[np.int64]) -> tuple[Mask, U64]:
+def _makers(pool: Rows, field: int, rows: Rows, oldest: Counts) -> tuple[Mask, U64]:
     """Which of the `rows` (n,) hold a tag of `field` that was made before they read it, and the makers of those.
 
     A field that its maker did not use is cleared, the same for everybody, and names no author.
@@ -93,9 +91,13 @@ def _makers(pool: Rows, field: int, rows: Rows, oldest: npt.NDArray[np.int64]) -
     tags = pool["tags"][users, field]
     order = np.argsort(tags)
     ordered, wanted = tags[order], rows["tags"][:, field]
-    at = np.searchsorted(ordered, wanted)
-    at[at == len(ordered)] = 0
-    maker = users[order[at]]
-    found: Mask = ordered[at] == wanted
-    found &= (pool["index"][maker].astype(np.int64) >= oldest) & (pool["t"][maker] <= rows["commit_t"])
+    found, maker = np.zeros(len(rows), np.bool_), np.zeros(len(rows), np.intp)
+    # Two makers may have one tag by chance, 1 in 2**32 for each pair: look at the first and the last of equal ones.
+    for at in (np.searchsorted(ordered, wanted), np.searchsorted(ordered, wanted, side="right") - 1):
+        candidate = users[order[np.clip(at, 0, len(ordered) - 1)]]
+        fits = pool["tags"][candidate, field] == wanted
+        fits &= (pool["index"][candidate].astype(np.int64) >= oldest) & (pool["t"][candidate] <= rows["commit_t"])
+        fits &= ~found | (pool["index"][candidate] > pool["index"][maker])
+        maker[fits] = candidate[fits]
+        found |= fits
     return found, pool["room"][maker[found]]

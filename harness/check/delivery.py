@@ -14,10 +14,11 @@ from collections import Counter
 
 import numpy as np
 
-from harness.check.arrays import NEVER, U64, Mask, Rows, by_field, spread, take
+from harness.check.arrays import NEVER, Mask, Rows, by_field, join, spread, take
 from harness.check.authors import AUTHORS, Authors, Kinds
+from harness.check.table import ROW
 from harness.check.tally import Tally
-from harness.history.event import TAGGED_FIELDS, Kind
+from harness.history.event import Kind
 from harness.history.reader import Records
 
 TOKEN_BITS = np.uint64(0x7FFFFFFF)
@@ -33,14 +34,14 @@ class Delivery:
         """Rows by field that another's value stayed in without being consumed."""
         self._tally, self._authors = tally, authors
 
-    def judge(self, rows: Rows, around: Rows, invoked: int) -> None:
-        """Judge `rows` of a `Table`; `around` are all rows at hand, these included."""
+    def judge(self, rows: Rows, rest: Rows, invoked: int) -> None:
+        """Judge `rows` of a `Table`; `rest` are its other rows, `invoked` the hand-offs begun so far."""
         self._outcome(rows)
         done = take(rows, rows["commits"] > 0)
         made = done["mades"] > 0
         self._add("phantom", done, ~made)
         done = take(done, made)
-        wrong = self._row(done, around, invoked)
+        wrong = self._row(done, (rows, rest), invoked)
         foreign = done["kv"] != done["made_kv"]
         self._add("foreign-kv", done, foreign, detail=_pages(done, foreign))
         self.wrong_data += int((wrong | foreign).sum())
@@ -68,7 +69,7 @@ class Delivery:
         for what, which in told.items():
             self._add("outcome-mismatch", rows, which, detail={what: int(which.sum())})
 
-    def _row(self, done: Rows, around: Rows, invoked: int) -> Mask:
+    def _row(self, done: Rows, around: tuple[Rows, Rows], invoked: int) -> Mask:
         """Judge the fields of committed rows; returns which rows (n,) were wrong."""
         differs = done["tags"] != done["made_tags"]
         consumed, used = spread(done["mask"]), spread(done["made_mask"])
@@ -76,15 +77,15 @@ class Delivery:
         stale = differs & consumed & ~used
         self._add("stale-field", done, stale.any(axis=1), detail=by_field(stale))
         wrong = differs & consumed & used
-        bad = wrong.any(axis=1)
+        bad: Mask = wrong.any(axis=1)
         if bad.any():
             own = (~differs & consumed & used)[bad].any(axis=1)
             self._wrong(take(done, bad), wrong[bad], own, around, invoked)
         return bad
 
-    def _wrong(self, rows: Rows, wrong: Mask, own: Mask, around: Rows, invoked: int) -> None:
+    def _wrong(self, rows: Rows, wrong: Mask, own: Mask, around: tuple[Rows, Rows], invoked: int) -> None:
         """Tell torn rows from foreign ones; `own` (n,): the row has fields of its own request."""
-        kinds, makers = self._authors.search(rows, wrong, around, invoked)
+        kinds, makers = self._authors.search(rows, wrong, join(around, ROW), invoked)
         lowest = np.where(wrong, makers, NEVER).min(axis=1)
         highest = np.where(wrong, makers, np.uint64(0)).max(axis=1)
         torn = own | (lowest != highest)
@@ -96,7 +97,7 @@ class Delivery:
     def _token(self, done: Rows, wrong: Mask) -> None:
         """Compare first tokens of rows that were right."""
         known = (done["end_kind"] == Kind.OK) & (done["sents"] > 0) & ~wrong
-        differ: U64 = done["end_value"] != (done["token"] & TOKEN_BITS)
+        differ: Mask = done["end_value"] != (done["token"] & TOKEN_BITS)
         self._add("wrong-token", done, known & differ)
 
 
@@ -107,11 +108,8 @@ def _by_author(kinds: Kinds, wrong: Mask) -> dict[str, int]:
 
 
 def _pages(rows: Rows, foreign: Mask) -> dict[str, int]:
-    """Requests with pages of another, with pages that are not whole, and with neither on record."""
+    """Count requests with pages of another, with pages that are not whole, and with neither on record."""
     others, torn = rows["kv_foreign"] > 0, rows["kv_torn"] > 0
     kinds = {"foreign pages": others, "incomplete pages": torn, "no page recorded": ~others & ~torn}
     counts = {name: int((which & foreign).sum()) for name, which in kinds.items()}
     return {name: count for name, count in counts.items() if count}
-
-
-__all__ = ["TAGGED_FIELDS", "Delivery"]

@@ -7,14 +7,15 @@ moves) is later than the FREE of its own tenure (taken after the slot was cleare
 * `late-write` when the slot was free and the engine promises a drained release, or when the room it left was found by
   the slot's next ALLOC. Otherwise nobody can have read it: it is a note.
 
-A write whose own tenure was still open when it began is merely concurrent with what came next, and never counted.
+Where a slot was given out twice, the first tenure is over for its writes once the second begins. A write that began
+while its own tenure was open is merely concurrent with what came next, and never counted.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from harness.check.arrays import U64, Index, Mask, join, take
+from harness.check.arrays import Counts, Index, Mask, Rows, join, take
 from harness.check.report import Expectations
 from harness.check.streams import Step
 from harness.check.table import Table
@@ -35,6 +36,7 @@ class Ownership:
         """Writes whose slot's decode cannot be told, or that name a slot which does not exist."""
         self._expect, self._tally, self._decodes = expect, tally, decodes
         self._log = Log()
+        self._harmless = 0
         self._idle = np.empty(0, DTYPE)
         self._idle_slots = np.empty(0, np.intp)
 
@@ -43,11 +45,11 @@ class Ownership:
         """Late writes into a free slot that no later tenure has found."""
         return self._harmless + len(self._idle)
 
-    _harmless = 0
-
     def take(self, step: Step, table: Table) -> None:
         """Check a step's tenures and writes, and tell `table` who was given which slot."""
         records, keys = step.pick(Verb.ALLOC, Verb.FREE)
+        if (keys < 0).any():  # Slots of other roles are their own affair.
+            records, keys = take(records, keys >= 0), keys[keys >= 0]
         turn, new, ended = self.slots.turn(records, keys * self._expect.slots + records["slot"])
         allocs = take(turn.records, turn.alloc)
         table.allocate(allocs, turn.slots[turn.alloc], turn.previous[turn.alloc])
@@ -82,24 +84,26 @@ class Ownership:
         at, own = self._log.of(landed["room"])
         log = self._log.rows
         if len(log):
-            own &= (log["tenure"][at] == landed["tenure"]) & (log["slot"][at] % self._expect.slots == landed["slot"])
+            decode, slot = np.divmod(log["slot"][at], self._expect.slots)
+            own &= (log["tenure"][at] == landed["tenure"]) & (slot == landed["slot"])
+            own &= (keys < 0) | (decode == keys)
         clean = own.copy()
         clean[own] = landed["t_ns"][own] <= log["free_t"][at[own]]
         if clean.all():
             return
         rest = np.flatnonzero(~clean)
-        slots = self._place(landed, keys, at)[rest]
+        slots = self._place(take(landed, rest), keys[rest])
         known = slots >= 0
         self.unplaced += int((~known).sum())
         rest, slots = rest[known], slots[known]
         self._suspect(take(landed, rest), slots, np.where(own, at, -1)[rest], table)
 
-    def _place(self, landed: Records, keys: Index, at: Index) -> Index:
-        """Keys of the slots written, -1 where the decode is not known: its own tenure, its recorder or the only decode."""
-        by_room = self._log.of(landed["room"])[1]
-        decode = keys if self._decodes > 1 else np.zeros(len(landed), np.intp)
-        if len(self._log.rows):
-            decode = np.where(by_room, self._log.rows["slot"][at] // self._expect.slots, decode)
+    def _place(self, landed: Records, keys: Index) -> Index:
+        """Keys of the slots written, -1 where the decode is not known: its recorder, its own tenure's or the only one."""
+        at, found = self._log.of(landed["room"])
+        decode = keys.copy() if self._decodes > 1 else np.zeros(len(landed), np.intp)
+        guess = found & (keys < 0)
+        decode[guess] = self._log.rows["slot"][at[guess]] // self._expect.slots
         exists = (decode >= 0) & (landed["slot"] >= 0) & (landed["slot"] < self._expect.slots)
         return np.where(exists & (self._decodes > 0), decode * self._expect.slots + landed["slot"], -1)
 
@@ -117,13 +121,17 @@ class Ownership:
         if hits.any():
             found = take(writes, hits)
             self._tally.add(
-                "foreign-write", found["t_ns"], found["room"], log["room"][holder[hits]], detail=_carried(found)
+                "foreign-write",
+                found["t_ns"],
+                found["room"],
+                log["room"][holder[hits]],
+                detail=_carried(found),
             )
         self._late(take(writes, gone & ~hits), slots[gone & ~hits])
         self._landed(writes, slots, table)
 
     def _late(self, writes: Records, slots: Index) -> None:
-        """Writes into a free slot: a broken promise, or to be seen at the slot's next ALLOC."""
+        """Count writes into a free slot as a broken promise, or keep them until the slot's next ALLOC."""
         if self._expect.drained_release:
             self._tally.add("late-write", writes["t_ns"], writes["room"], detail=_carried(writes))
             return
@@ -136,8 +144,8 @@ class Ownership:
             return
         following = self._log.following(self._idle_slots, self._idle["a"])
         known = following >= 0
-        seen = known.copy()
-        seen[known] = self._log.rows["word"][following[known]] == self._idle["room"][known]
+        seen = known & (self._idle["flags"] & ROOM_BIT != 0)
+        seen[seen] = self._log.rows["word"][following[seen]] == self._idle["room"][seen]
         found = take(self._idle, seen)
         victims = self._log.rows["room"][following[seen]]
         self._tally.add("late-write", found["t_ns"], found["room"], victims, detail=_carried(found))
@@ -154,7 +162,7 @@ class Ownership:
         table.hit(log["room"][holder[inside]], writes["room"][inside], writes["t_ns"][inside])
 
 
-def _same(log: np.ndarray[tuple[int], np.dtype[np.void]], at: Index, writes: Records) -> Mask:
+def _same(log: Rows, at: Index, writes: Records) -> Mask:
     """Whether the tenure at `at` (n,) is the one that the write was meant for; False where `at` is -1."""
     if not len(log):
         return np.zeros(len(at), np.bool_)
@@ -170,18 +178,15 @@ def _carried(writes: Records) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def spread_of_tenures(counts: np.ndarray[tuple[int], np.dtype[np.int64]], names: list[str], slots: int) -> tuple[int, int]:
+def fewest_and_most(counts: Counts, names: list[str], slots: int) -> tuple[int, int]:
     """Fewest and most tenures of a slot, those of a decode's incarnations together.
 
     `counts` (decodes x slots,) as in `Slots.count`; `names` (decodes,) the process of each.
     """
-    totals: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+    totals: dict[str, Counts] = {}
     for i, name in enumerate(names):
         part = counts[i * slots : (i + 1) * slots]
-        totals[name] = totals[name] + part if name in totals else part
+        totals[name] = totals.get(name, np.zeros(slots, np.int64)) + part
     if not totals:
         return 0, 0
-    return min(int(t.min()) for t in totals.values()), max(int(t.max()) for t in totals.values())
-
-
-__all__ = ["U64", "Ownership", "spread_of_tenures"]
+    return min(int(total.min()) for total in totals.values()), max(int(total.max()) for total in totals.values())

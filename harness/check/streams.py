@@ -83,7 +83,7 @@ class Step:
         return [records["verb"].copy() for _, records in self.parts]
 
     def pick(self, *verbs: int) -> tuple[Records, Index]:
-        """Records of these verbs, in order within each stream, and the key of each one's decode process."""
+        """Pick records of these verbs, in order within each stream, and the key of each one's decode process."""
         chosen, keys = [], []
         for (key, records), said in zip(self.parts, self._verbs, strict=True):
             wanted = said == verbs[0]

@@ -1,6 +1,6 @@
 """The hand-offs that are open or have just ended, one row each, filled from the records of all processes.
 
-A row stays until the driver has begun `LAG` further hand-offs after its end, so that what other processes record a
+A row stays until the driver has begun `limits.LAG` further hand-offs after its end, so that what other processes record a
 little later still counts; later records of a room are counted as stragglers. The point is a count of hand-offs, not
 of steps, so that the verdict does not depend on how many hand-offs are read at a step.
 """
@@ -11,14 +11,12 @@ from collections import Counter
 
 import numpy as np
 
+from harness.check import limits
 from harness.check.arrays import FIELDS, NEVER, U64, Index, Lookup, Mask, Rows, join, pack, spread, take
 from harness.check.assumptions import require_unique
 from harness.check.streams import Step
 from harness.history.event import Kind, Verb
 from harness.history.reader import Records
-
-LAG = 4_096
-"""Hand-offs begun after a hand-off's end until it is judged."""
 
 ROW = np.dtype(
     [
@@ -72,7 +70,13 @@ class Table:
 
     def _begin(self, invokes: Records, load: Mask) -> None:
         rows = np.zeros(len(invokes), ROW)
-        for name, source in (("index", "b"), ("room", "room"), ("invoke_t", "t_ns"), ("prefill", "c"), ("decode", "d")):
+        for name, source in (
+            ("index", "b"),
+            ("room", "room"),
+            ("invoke_t", "t_ns"),
+            ("prefill", "c"),
+            ("decode", "d"),
+        ):
             rows[name] = invokes[source]
         rows["start_t"] = np.where(invokes["a"] != 0, invokes["a"], invokes["t_ns"])
         rows["load"] = load
@@ -88,9 +92,14 @@ class Table:
         at, found = self.find(ends["room"])
         rows, fresh = self.rows, found & (self.rows["ends"][at] == 0 if len(self.rows) else found)
         first, event = at[fresh][::-1], take(ends, fresh)[::-1]
-        for name, source in (("end_kind", "kind"), ("end_code", "code"), ("end_value", "value"), ("end_t", "t_ns")):
+        for name, source in (
+            ("end_kind", "kind"),
+            ("end_code", "code"),
+            ("end_value", "value"),
+            ("end_t", "t_ns"),
+        ):
             rows[name][first] = event[source]
-        rows["settle"][first] = counts[fresh][::-1] + LAG
+        rows["settle"][first] = counts[fresh][::-1] + limits.LAG
         self._deadline = np.full(len(rows), NEVER)
         due = self.due()
         self._deadline[due] = invoke_t[(rows["settle"][due] - np.uint64(before)).astype(np.intp)]
@@ -156,7 +165,7 @@ class Table:
     def _use(self, uses: Records) -> None:
         """Rows read again: note the fields that are not what COMMIT read."""
         at, uses = self._timely(uses)
-        known = self.rows["commits"][at] > 0
+        known = (self.rows["commits"][at] > 0) & (self.rows["commit_t"][at] <= uses["t_ns"])
         at, uses = at[known], take(uses, known)
         bits = pack(spread(uses["code"]) & (uses["tags"] != self.rows["tags"][at]))
         changed = bits != 0

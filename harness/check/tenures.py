@@ -47,7 +47,7 @@ class Slots:
         """Play a step's ALLOC and FREE records on the `slots` (n,) they name.
 
         Returns what came of each, the new tenures, and for each slot the time ns at which the tenure that held it
-        before the step ended in it, `NEVER` where it did not.
+        before the step ended in it, freed or overtaken, `NEVER` where it did not.
         """
         kind = np.uint16 if len(self.count) < 2**16 else np.int64
         order = np.argsort(slots.astype(kind), kind="stable")
@@ -61,9 +61,12 @@ class Slots:
         held = np.where(inside, freed[before] == NEVER, self._held[slots] & (ended[slots] == NEVER))
         previous = np.where(inside, records["room"][before], self._room[slots])
         turn = Turn(records, slots, alloc, held, matched, previous)
-        new = _tenures(records, slots, freed, alloc)
         self._keep(turn, freed, ended, ends)
-        return turn, new, ended
+        # A tenure that another overtakes is over for its writes, though it was never freed.
+        over, t_ns = alloc & held, records["t_ns"]
+        freed[before[over & inside]] = t_ns[over & inside]
+        ended[slots[over & ~inside]] = t_ns[over & ~inside]
+        return turn, _tenures(records, slots, freed, alloc), ended
 
     def _match(self, records: Records, slots: Index, alloc: Mask, before: Index) -> tuple[Mask, U64]:
         """FREE records that end the current tenure of their slot, and when the step ends inherited tenures."""
@@ -135,13 +138,12 @@ class Log:
         self._times = np.zeros(0, np.uint64)
 
     def prune(self, horizon: np.uint64) -> None:
-        """Forget tenures that ended, or were overtaken, before `horizon` ns, except for each slot's last."""
+        """Forget tenures that ended before `horizon` ns, except for each slot's last."""
         rows = self.rows
         if not len(rows):
             return
-        end = np.where(rows["free_t"] == NEVER, rows["alloc_t"], rows["free_t"])
         last = np.concatenate([rows["slot"][1:] != rows["slot"][:-1], [True]])
-        self.rows = take(rows, last | (end >= horizon))
+        self.rows = take(rows, last | (rows["free_t"] >= horizon))
 
     def of(self, rooms: U64) -> tuple[Index, Mask]:
         """Positions of the tenures of `rooms` (n,), and which were found."""

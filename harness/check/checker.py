@@ -1,0 +1,201 @@
+"""From a folder of recorded streams to a report."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from harness.check import limits
+from harness.check.aborts import Aborts
+from harness.check.assumptions import BrokenAssumption, Survey, role, survey
+from harness.check.authors import Authors
+from harness.check.coverage import Window, coverage
+from harness.check.delivery import Delivery
+from harness.check.liveness import Liveness, Load
+from harness.check.ownership import Ownership, fewest_and_most
+from harness.check.report import Anomaly, Expectations, Report, interval95
+from harness.check.resources import Resources
+from harness.check.rules import ANOMALIES, DENOMINATORS
+from harness.check.streams import Step, steps
+from harness.check.table import Table
+from harness.check.tally import Tally
+from harness.check.witness import witnesses
+from harness.history.event import Phase, Resource, Verb
+from harness.history.reader import Stream, open_streams
+
+FINDING_ONLY_IF_COMPLETE = {
+    "lost": "hand-offs were open when the history ends",
+    "phantom": "rows were committed of which no maker is recorded when the history ends",
+}
+
+
+def check_history(folder: Path, expect: Expectations, *, chunk: int = 20_000) -> Report:
+    """Judge the run whose streams lie in `folder`, `chunk` hand-offs at a step.
+
+    Memory does not grow with the length of the run. The report does not depend on `chunk`.
+    Raises HistoryError when there is no history or it cannot be read.
+    """
+    streams = open_streams(folder)
+    found = survey(streams, expect.slots)
+    if found.broken or found.driver is None:
+        return _unjudged(found.broken)
+    run = _Run(streams, found, found.driver, expect)
+    try:
+        for step in steps(found.driver, run.others, max(chunk, 1)):
+            run.take(step)
+    except BrokenAssumption as error:
+        return _unjudged([str(error)])
+    return run.report()
+
+
+def _unjudged(broken: Sequence[str]) -> Report:
+    notes = [f"assumption broken: {what}" for what in broken]
+    return Report(notes=notes, not_checked=["everything: the history cannot be relied on"])
+
+
+class _Run:
+    """Everything that is carried from step to step."""
+
+    def __init__(self, streams: Sequence[Stream], found: Survey, driver: Stream, expect: Expectations) -> None:
+        self.streams, self.expect, self.found = streams, expect, found
+        keys = {decode: i for i, decode in enumerate(found.decodes)}
+        self.others = [(keys.get((s.process, s.incarnation), -1), s) for s in streams if role(s) != "driver"]
+        self.tally = Tally()
+        self.table = Table()
+        self.authors = Authors(expect.slots * len(keys))
+        self.ownership = Ownership(expect, len(keys), self.tally)
+        self.delivery = Delivery(self.tally, self.authors)
+        self.aborts = Aborts(expect, self.tally)
+        self.liveness = Liveness(expect, self.tally)
+        self.resources = Resources(expect, self.tally, driver)
+        self.window = Window()
+        self.load = Load()
+        self.refused = 0
+        self._bounds: deque[tuple[int, np.uint64]] = deque()
+
+    def take(self, step: Step) -> None:
+        """Take in a step and judge the hand-offs that are complete by then."""
+        self.resources.take(step.driver)
+        self.table.absorb(step, self.load.take(step.driver))
+        self.ownership.take(step, self.table)
+        self.refused += len(step.pick(Verb.REFUSED)[0])
+        rows = self.table.settle(all_rows=step.last)
+        self.delivery.judge(rows, self.table.rows, self.table.invoked)
+        while self.table.late_ends:
+            self.delivery.late_ends(self.table.late_ends.pop())
+        self.aborts.judge(rows)
+        self.liveness.judge(rows)
+        self.window.judge(rows)
+        self.authors.keep(rows, self.table.invoked)
+        self._prune(step.bound)
+
+    def _prune(self, bound: np.uint64) -> None:
+        """Let tenures go that ended `limits.LAG` hand-offs ago."""
+        self._bounds.append((self.table.invoked, bound))
+        horizon = np.uint64(0)
+        while self._bounds[0][0] < self.table.invoked - limits.LAG:
+            horizon = self._bounds.popleft()[1]
+        self.ownership.prune(horizon)
+
+    def report(self) -> Report:
+        """Close every rule and put the answer together."""
+        self.aborts.close(self.resources.gone)
+        self.resources.close()
+        expect, phases = self.expect, self.resources.phases
+        names = [process for process, _ in self.found.decodes]
+        reuse = fewest_and_most(self.ownership.slots.count, names, expect.slots)
+        rate = self.load.rate_per_s(self.found.driver_last_ns)
+        report = Report(
+            requests=self.table.invoked,
+            committed=self.window.committed,
+            mismatch_aborts=self.aborts.mismatches,
+            other_aborts=self.aborts.others,
+            wrong_data=self.delivery.wrong_data,
+            abort_attribution=self.aborts.attribution,
+            coverage=coverage(expect, reuse[0], self.window, rate),
+            rate_per_s=rate,
+            latency_ms=self.liveness.latencies.in_ms(),
+            duration_s=(self.found.last_ns - self.found.first_ns) / 1e9,
+            window_opened=self.window.opened,
+            reuse_min=reuse[0],
+            reuse_max=reuse[1],
+            unconsumed_stale_fields=dict(sorted(self.delivery.stale.items())),
+            resources=self.resources.final(),
+            refused_writes=self.refused,
+            late_messages=self.resources.total(Resource.LATE_MESSAGES),
+            bad_messages=self.resources.total(Resource.BAD_MESSAGES),
+            interrupted=Phase.INTERRUPTED in phases,
+            complete=Phase.FINISHED in phases,
+        )
+        self._limits(report)
+        self._anomalies(report)
+        report.false_aborts = self.tally.count("false-abort")
+        report.hung = self.tally.count("hang")
+        report.leaked = self.tally.count("leak")
+        self._verdict(report)
+        return report
+
+    def _limits(self, report: Report) -> None:
+        """Say what this history cannot show."""
+        if not report.complete:
+            report.notes.append("the run was cut off: its driver's stream does not end with FINISHED")
+            for name, what in FINDING_ONLY_IF_COMPLETE.items():
+                count = self.tally.drop(name)
+                if count:
+                    report.notes.append(f"{count} {what}")
+        if self.ownership.harmless:
+            report.notes.append(f"{self.ownership.harmless} late writes into a free slot, found by no later tenure")
+        if not self.resources.at_rest:
+            report.not_checked.append("leak: no census at rest was recorded")
+        report.not_checked += [f"leak in {name}: no census at rest" for name in self._uncounted()]
+        report.not_checked += [
+            f"leak of threads or descriptors in {n}: no baseline" for n in self.resources.without_baseline()
+        ]
+        if report.committed and not self.ownership.writes:
+            report.not_checked.append("foreign-write and late-write: no LANDED was recorded")
+        if self.ownership.unplaced:
+            report.not_checked.append(f"{self.ownership.unplaced} writes: the slot they went to cannot be told")
+        late = self._late()
+        if late:
+            what = f"{late} commits, aborts or reads that came {limits.LAG} hand-offs after their request's end, or of no request"
+            report.not_checked.append(what)
+
+    def _uncounted(self) -> list[str]:
+        """Name the nodes that a census at rest left out."""
+        return self.resources.uncounted() if self.resources.at_rest else []
+
+    def _late(self) -> int:
+        """Count records of consequence that came too late to be judged."""
+        return sum(self.table.late[verb] for verb in (Verb.COMMIT, Verb.ABORT, Verb.USE))
+
+    def _anomalies(self, report: Report) -> None:
+        of = {
+            "requests": report.requests,
+            "committed": report.committed,
+            "tenures": int(self.ownership.slots.count.sum()),
+            "writes": self.ownership.writes,
+            "census lines": self.resources.lines,
+            "node starts": self.resources.starts,
+        }
+        shown = witnesses(self.streams, self.tally, self.found.first_ns)
+        for name, meaning in ANOMALIES.items():
+            finding = self.tally.found.get(name)
+            count = finding.count if finding else 0
+            total = max(of[DENOMINATORS[name]], count)
+            rate = count / total if total else 0.0
+            anomaly = Anomaly(name, meaning, count, total, rate, interval95(count, total))
+            if finding:
+                anomaly.detail, anomaly.witnesses = dict(sorted(finding.detail.items())), shown[name]
+                report.anomalies.append(anomaly)
+            else:
+                report.unseen.append(anomaly)
+
+    def _verdict(self, report: Report) -> None:
+        """Invalid, then unknown, then valid."""
+        covered = all(entry.met for entry in report.coverage)
+        provable = report.complete and covered and self.resources.at_rest and not self._late()
+        provable = provable and not self._uncounted()
+        report.verdict = "invalid" if report.anomalies else "valid" if provable else "unknown"

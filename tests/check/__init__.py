@@ -1,0 +1,1 @@
+"""The checker against histories whose verdict is known."""
