@@ -112,7 +112,7 @@ class ShmChannel:
         try:
             where = json.loads(descriptor)
             self._memory = Memory.attach(where["path"], where["size"])
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise TransportError(f"cannot map the region: {error}") from error
         self._view = self._memory.view
         self._ack = settings.ack
@@ -122,19 +122,24 @@ class ShmChannel:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK)
         self._recorder = recorder
         self._mover: _Mover | None = None
-        self._outstanding = 0
+        self._unread = 0
 
     def write(self, write: Write) -> Outcome:
         """Copy the blocks; POSTED (PENDING with ack) when some of them will land later."""
         blocks = write.blocks if self._plain else self._lateness.order(write.room, write.blocks)
         late = self._lateness.late(write.room, len(blocks))
         now_blocks = blocks if late is None else blocks[: late.cut]
+        if late is not None and any(offset + len(data) > len(self._view) for offset, data, _ in blocks):
+            return Outcome.FAILED
         view = self._view
         begin = time.monotonic_ns()
         bits = 0
-        for offset, data, bit in now_blocks:
-            view[offset : offset + len(data)] = data
-            bits |= bit
+        try:
+            for offset, data, bit in now_blocks:
+                view[offset : offset + len(data)] = data
+                bits |= bit
+        except ValueError:
+            return Outcome.FAILED  # out of bounds: the slice was shorter than the data, and nothing was copied
         if late is None:
             self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, flags=bits, a=begin)
             return Outcome.DONE
@@ -143,21 +148,20 @@ class ShmChannel:
         if self._mover is None:
             self._mover = _Mover(view, self._recorder("mover"), self._wake)
             self._mover.start()
-        self._outstanding += 1
         self._mover.post(time.monotonic() + late.delay_s, write, blocks[late.cut :])
         return Outcome.PENDING if self._ack else Outcome.POSTED
 
     def completions(self) -> list[tuple[object, bool]]:
         """Writes whose late blocks have landed."""
-        if self._mover is None or not self._mover.landed:
+        if self._mover is None or not (self._mover.landed or self._unread):
             return []
-        # The mover may have appended and not yet signalled: then the next look finds the signal and nothing new.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
         done: list[tuple[object, bool]] = []
         while self._mover.landed:
             done.append((self._mover.landed.popleft(), True))
-        self._outstanding -= len(done)
+        # The mover appends first and signals then, so a key may be here before its signal; left unread, it would wake for ever.
+        self._unread += len(done)
+        with contextlib.suppress(BlockingIOError):
+            self._unread -= os.eventfd_read(self._wake)
         return done
 
     def descriptors(self) -> list[int]:
