@@ -28,8 +28,8 @@ class DecodeEngine(Protocol):
     def awaiting(self) -> bool:
         """True while a poll soon has something to look at."""
 
-    def lose_prefill(self, prefill: int, now: float) -> None:
-        """A prefill node is gone: fail its open rooms."""
+    def lose_prefill(self, prefill: int, now: float, *, dead: bool) -> None:
+        """A prefill node is gone: fail its open rooms. Only one that is `dead` for certain can write no more."""
 
     def held(self) -> dict[int, tuple[int, int, int]]:
         """Census: Resource to (held, free, size)."""

@@ -121,13 +121,13 @@ class DecodeNode(Shell):
         if not apply_row(self._buffers, self._owners, message, raw, self._main_record):
             self.inbox.bad += 1
 
-    def peer_changed(self, peer: Address, *, alive: bool) -> None:
+    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
         """A new prefill is asked for a session at the next step; a lost one fails its rooms."""
         if peer[0] != Role.PREFILL or self.engine is None or self.settings is None:
             return
         self._sessions.discard(peer[1])
         if not alive:
-            self.engine.lose_prefill(peer[1], self._now)
+            self.engine.lose_prefill(peer[1], self._now, dead=dead)
 
     def held(self) -> dict[int, tuple[int, int, int]]:
         """The engine's census and the target's bad frames."""

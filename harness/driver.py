@@ -283,8 +283,12 @@ class Driver:
             known = self.nodes.get(node)
             if register.role == Role.DRIVER or (known and known.incarnation >= register.incarnation):
                 continue
+            try:
+                self._peers[node] = Outbox(self.context, register.inbox, self._envelope)
+            except zmq.ZMQError:
+                self.inbox.bad += 1  # an address that is none
+                continue
             self.nodes[node] = register
-            self._peers[node] = Outbox(self.context, register.inbox, self._envelope)
             self._seen[node] = now
             self.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=node[0] << 32 | node[1], b=register.pid)
 

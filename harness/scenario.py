@@ -6,6 +6,7 @@ Bad input raises FieldError (exit 2): one line with the field, the value and wha
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -184,8 +185,8 @@ def check(scenario: Scenario) -> None:
             raise FieldError(field, get(scenario, field), "one of " + ", ".join(choices))
     guard_table.parse(scenario.guards)
     registry.get(scenario.transport.name)
-    if not scenario.name or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.'")
+    if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
@@ -260,6 +261,7 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         queue_max=engine.queue_max,
         transfer_timeout_s=limits.transfer_timeout_s,
         hold_timeout_s=limits.hold_timeout_s,
+        request_timeout_s=limits.request_timeout_s,
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,
@@ -275,12 +277,8 @@ def transport_settings(transport: Transport) -> TransportSettings:
 
 
 def _put(tree: dict[str, Any], field: str, value: Any) -> None:
-    known = fields()
-    if field not in known:
-        close = difflib.get_close_matches(field, known, 1)
-        ends = [name for name in known if name.endswith("." + field)]
-        hint = (ends or close or ["workload.concurrency"])[0]
-        raise UsageError(f"{field}: no such field (did you mean {hint}?)")
+    if field not in fields():
+        raise UsageError(_unknown(field))
     table, _, key = field.rpartition(".")
     target = tree.setdefault(table, {}) if table else tree
     if not isinstance(target, dict):
@@ -288,12 +286,21 @@ def _put(tree: dict[str, Any], field: str, value: Any) -> None:
     target[key] = value
 
 
+def _unknown(field: str) -> str:
+    known = fields()
+    ends = [name for name in known if name.endswith("." + field)]
+    close = difflib.get_close_matches(field, known, 1) or ends or ["workload.concurrency"]
+    return f"{field}: no such field (did you mean {(ends or close)[0]}?)"
+
+
 def _one_line(message: str, tree: dict[str, Any]) -> str:
     """msgspec's message ends in the path of the field: put the field first and the value in."""
     text, _, path = message.partition(" - at `$.")
     if not path:
-        return message
+        return _unknown(text.split("`")[1]) if text.startswith("Object contains unknown field") else message
     field = path.rstrip("`")
+    if text.startswith("Object contains unknown field"):
+        return _unknown(f"{field}.{text.split('`')[1]}")
     value: Any = tree
     for part in field.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -313,5 +320,5 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value)  # JSON's escapes are TOML's
     return repr(value)

@@ -36,7 +36,10 @@ class Sender:
     )  # fmt: skip
 
     def __init__(self, room: int, deadline: float) -> None:
-        """Nothing is known but the room; its other half must come before `deadline`."""
+        """Nothing is known but the room; its other half must come before `deadline`.
+
+        That is the client's bound, not the transfer's: decode may still queue the request for want of a slot.
+        """
         self.room = room
         self.deadline = deadline
         self.attempt = 0
@@ -102,7 +105,7 @@ class PrefillMachine:
         """The router's half of a room."""
         sender = self.rooms.get(message.room)
         if sender is None:
-            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.transfer_timeout_s)
+            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.request_timeout_s)
         elif sender.wants is not None:
             self.late_messages += 1  # a second request for a live room: decode answers for it
             return
@@ -120,7 +123,7 @@ class PrefillMachine:
             return
         sender = self.rooms.get(message.room)
         if sender is None:
-            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.transfer_timeout_s)
+            sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.request_timeout_s)
         elif sender.exchange is not None:
             self.late_messages += 1
             return
@@ -210,7 +213,7 @@ class PrefillMachine:
             payload.seal(row, sums, tenure, digest)
         if self._observe:
             made = payload.tags(sums if self.guards.clear_optional or not self._seal else payload.sums(row))
-            self.record.row(_MADE, sender.room, lease, tenure, mask, digest & _U32, sender.room, made)
+            self.record.row(_MADE, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
         self._set_buf(row, lease, mask)
 
     def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
@@ -231,6 +234,13 @@ class PrefillMachine:
             if everything or mask >> bit & 1 or bit == last:
                 view[:] = data[at : at + size]
             at += size
+
+    def may_issue(self, sender: Sender) -> bool:
+        """False for a write that must not begin any more: its room was given up while it waited to be carried out. Then it is over."""
+        if not sender.aborted or not self.guards.notify_abort:
+            return True
+        self._finish(sender, FAILED, drained=True)
+        return False
 
     def wrote(self, sender: Sender, outcome: Outcome) -> None:
         """The channel's first answer to a write."""

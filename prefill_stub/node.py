@@ -107,6 +107,8 @@ class PrefillNode(Shell):
         return 1 if busy else 50
 
     def _write(self, machine: PrefillMachine, write: Write) -> None:
+        if not machine.may_issue(write.key):  # type: ignore[arg-type]
+            return
         channel = self._channels.get(write.decode)
         outcome = Outcome.FAILED if channel is None else channel.write(write)
         machine.wrote(write.key, outcome)  # type: ignore[arg-type]
@@ -117,8 +119,9 @@ class PrefillNode(Shell):
             return ()
         return [descriptor for channel in self._channels.values() for descriptor in channel.descriptors()]
 
-    def peer_changed(self, peer: Address, *, alive: bool) -> None:
+    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
         """A lost decode node takes its channel and rooms with it."""
+        del dead
         if alive or peer[0] != Role.DECODE or self.machine is None:
             return
         self._descriptors.pop(peer[1], None)

@@ -5,7 +5,6 @@ Sans-I/O: no socket, clock or sleep. It reads its own memory, which is what a po
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from typing import Any
 
@@ -38,14 +37,14 @@ class Handoff:
         "status", "tenure", "wants",
     )  # fmt: skip
 
-    def __init__(self, request: wire.Request) -> None:
-        """A request that has no slot yet: waiting for one is back-pressure, not a transfer, and has no deadline here."""
+    def __init__(self, request: wire.Request, deadline: float) -> None:
+        """A request that has no slot yet: waiting for one is back-pressure, bounded only by the client's own `deadline`."""
         self.room = request.room
         self.attempt = request.attempt
         self.wants = request.wants
         self.index = request.index
         self.prefill = request.prefill
-        self.deadline = math.inf
+        self.deadline = deadline
         self.mask = field_mask(request.wants)
         self.slot = -1
         self.tenure = 0
@@ -101,7 +100,7 @@ class ReferenceEngine:
         if room in self.open or room in self.holding or len(self.open) >= self.settings.queue_max:
             self.out.append((_DRIVER, wire.Result(room, request.index, int(Reason.REJECTED), 0)))
             return
-        handoff = Handoff(request)
+        handoff = Handoff(request, now + self.settings.request_timeout_s)
         self.open[room] = handoff
         self.waiting.append(handoff)
         self._fill()
@@ -171,15 +170,19 @@ class ReferenceEngine:
             self._release(handoff)
             self._fill()
 
-    def lose_prefill(self, prefill: int, now: float) -> None:
-        """Fail every open room of a prefill node that is gone. Its writes ended with it, so what was held for them is free."""
+    def lose_prefill(self, prefill: int, now: float, *, dead: bool) -> None:
+        """Fail every open room of a prefill node that is gone.
+
+        If it is dead for certain its writes ended with it, so what was held for them is free; one that only fell silent may write yet.
+        """
         self._now = now
-        for handoff in list(self.holding.values()):
-            if handoff.prefill == prefill:
-                self._drain_known(handoff, drained=True)
+        if dead:
+            for handoff in list(self.holding.values()):
+                if handoff.prefill == prefill:
+                    self._drain_known(handoff, drained=True)
         for handoff in list(self.open.values()):
             if handoff.prefill == prefill:
-                handoff.drained = True
+                handoff.drained = dead
                 self._fail(handoff, Reason.PEER_LOST)
         self._fill()
 
@@ -257,7 +260,7 @@ class ReferenceEngine:
             if self._audit_kv:
                 self._audit_pages(handoff)
             word = int(row[self.payload.room_at])
-            self.record.row(_COMMIT, room, slot, tenure, consumed, kv_digest & _U32, word, self.payload.tags(sums))
+            self.record.row(_COMMIT, room, slot, tenure, consumed, kv_digest >> 32, word, self.payload.tags(sums))
         del self.open[room]
         self.ready.pop(room, None)
         self.out.append((_DRIVER, wire.Result(room, handoff.index, 0, token)))
@@ -327,7 +330,7 @@ class ReferenceEngine:
                     continue
                 if table is self.open:
                     self._fail(handoff, Reason.TIMEOUT)
-                else:
+                elif not self.guards.quarantine:
                     del self.holding[handoff.room]
                     self._release(handoff)
         self._fill()

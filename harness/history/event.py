@@ -101,7 +101,7 @@ class Verb(enum.IntEnum):
     value = room word found."""
     COMMIT = 13
     """Decode, row event. The row as handed to the request: code = mask of the fields that the request consumes,
-    flags = digest of its KV pages, value = room word, tags = one for each field as read."""
+    flags = digest of its KV pages (the upper 32 bits, on which every bit of the pages tells), value = room word, tags = one for each field as read."""
     ABORT = 14
     """Decode. The request is failed. code = Reason, value = room word found."""
     FREE = 15
@@ -124,7 +124,8 @@ class Verb(enum.IntEnum):
     a = time its write was posted, ns."""
     LANDED = 32
     """Whoever moved the bytes. Blocks are in decode's memory. room, slot, tenure = the write's author and target,
-    a = begin ns (t_ns is the end), flags = mask of fields | KV_BIT, code = 1 where more of this write is still to come."""
+    a = begin ns (t_ns is the end), flags = mask of fields | KV_BIT, code = 1 for a part of a write: one
+    of its parts has 0, the last one unless several connections carried them."""
     REFUSED = 33
     """Decode's receive thread. A write was not applied. Fields as LANDED; code = Refusal."""
 

@@ -32,13 +32,17 @@ class Stream:
             raise HistoryError(f"{path}: {error.strerror}") from error
         if not head.startswith(MAGIC):
             raise HistoryError(f"{path}: not a recorded stream")
-        meta: dict[str, Any] = json.loads(head[len(MAGIC) :].rstrip(b"\0"))
-        if meta["schema"] != SCHEMA:
-            raise HistoryError(f"{path}: schema {meta['schema']}, this version reads {SCHEMA}")
-        self.process: str = meta["process"]
-        self.thread: str = meta["thread"]
-        self.incarnation: int = meta["incarnation"]
-        self.pid: int = meta["pid"]
+        try:
+            meta: dict[str, Any] = json.loads(head[len(MAGIC) :].rstrip(b"\0"))
+            schema = meta["schema"]
+            self.process, self.thread = str(meta.get("process")), str(meta.get("thread"))
+            self.incarnation, self.pid = int(meta.get("incarnation", 0)), int(meta.get("pid", 0))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HistoryError(f"{path}: damaged header") from error
+        if schema != SCHEMA:
+            raise HistoryError(f"{path}: schema {schema}, this version reads {SCHEMA}")
+        if not meta.keys() >= {"process", "thread", "incarnation", "pid"}:
+            raise HistoryError(f"{path}: damaged header")
         self.count = self._count()
 
     @property

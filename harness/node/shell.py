@@ -85,6 +85,8 @@ class Shell:
         self.peers: dict[Address, Outbox] = {}
         self._incarnations: dict[Address, int] = {}
         self._seen: dict[Address, float] = {}
+        self._silent: dict[Address, int] = {}
+        """Peers that were given up for want of a heartbeat, with their incarnation: they may be alive all the same."""
         self._registry = Outbox(self.context, registry, self._envelope)
         self._poller = zmq.Poller()
         self._poller.register(self.inbox.socket, zmq.POLLIN)
@@ -124,8 +126,8 @@ class Shell:
         del now
         return 100
 
-    def peer_changed(self, peer: Address, *, alive: bool) -> None:
-        """A peer registered, or is lost."""
+    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
+        """A peer registered, or is lost: `dead` for certain, or only silent (then it may be called again once that is known)."""
 
     def finish(self) -> None:
         """End the run: release everything that `configure` made."""
@@ -191,7 +193,8 @@ class Shell:
         self._registry.send(beat)
         for peer, seen in list(self._seen.items()):
             if now - seen > LOST_S:
-                self._lose(peer)
+                self._silent[peer] = self._incarnations.get(peer, 0)
+                self._lose(peer, dead=False)
         if self._parent_died():
             self._leaving = True
 
@@ -200,7 +203,7 @@ class Shell:
             return False
         return any(ready == self._parent_fd for ready, _ in self._poller.poll(0))
 
-    def _lose(self, peer: Address) -> None:
+    def _lose(self, peer: Address, *, dead: bool) -> None:
         outbox = self.peers.pop(peer, None)
         self._seen.pop(peer, None)
         self._incarnations.pop(peer, None)
@@ -210,7 +213,7 @@ class Shell:
         if peer == DRIVER:
             self._leaving = True
         elif self.settings is not None:
-            self.peer_changed(peer, alive=False)
+            self.peer_changed(peer, alive=False, dead=dead)
 
     # Messages of the shell -----------------------------------------------------------------------------------------
 
@@ -221,7 +224,10 @@ class Shell:
             if peer == (self.role, self.index) or node.incarnation <= known:
                 continue
             if known:
-                self._lose(peer)
+                self._lose(peer, dead=True)
+            silent = self._silent.pop(peer, node.incarnation)
+            if silent < node.incarnation and self.settings is not None:
+                self.peer_changed(peer, alive=False, dead=True)
             try:
                 self.peers[peer] = Outbox(self.context, node.inbox, self._envelope)
             except zmq.ZMQError:
@@ -242,7 +248,11 @@ class Shell:
     def _on_gone(self, message: wire.Gone) -> None:
         peer = (message.role, message.index)
         if self._incarnations.get(peer) == message.incarnation:
-            self._lose(peer)
+            self._lose(peer, dead=True)
+        elif self._silent.get(peer) == message.incarnation:
+            del self._silent[peer]
+            if self.settings is not None:
+                self.peer_changed(peer, alive=False, dead=True)
 
     def _on_configure(self, message: wire.Configure) -> None:
         if self.settings is not None:

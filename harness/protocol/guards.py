@@ -23,6 +23,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     terminal_failed: bool = False
     drain_on_abort: bool = False
     drain_on_commit: bool = False
+    quarantine: bool = False
     tenure_on_writes: bool = False
     row_digest: bool = False
     kv_digest: bool = False
@@ -38,6 +39,7 @@ PREVENTS: dict[str, str] = {
     "terminal_failed": "commit of a failed hand-off: a Success that comes after Failed is ignored",
     "drain_on_abort": "late write after an abort: slot and pages are held until the writer says that it drained",
     "drain_on_commit": "late write after a commit over one-sided memory: the slot is held until every block is known to be visible",
+    "quarantine": "late write after a hold's deadline: a slot whose writer never drained stays out of use until the writer is known to be dead",
     "tenure_on_writes": "late write from an earlier tenure: the target applies a block only for the slot's current tenure",
     "row_digest": "torn row: commit waits until the row's fields add up to the digest that the row carries",
     "kv_digest": "incomplete or foreign KV: commit waits until the pages add up to the digest that the row carries",

@@ -45,6 +45,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue_max: int = 65536
     transfer_timeout_s: float = 5.0
     hold_timeout_s: float = 30.0
+    request_timeout_s: float = 15.0
     poll_interval_ms: float = 1.0
     decode_step_ms: float = 5.0
     record: bool = True

@@ -22,6 +22,8 @@ RAW_BYTES_MAX = 64 << 20
 U64 = Annotated[int, Meta(ge=0)]
 """msgpack itself bounds integers to 64 bits."""
 I32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
+U16 = Annotated[int, Meta(ge=0, lt=1 << 16)]
+RoleId = Annotated[int, Meta(ge=0, le=3)]
 RoomId = Annotated[int, Meta(gt=0, le=(1 << 63) - 1)]
 
 
@@ -107,14 +109,14 @@ class Result(msgspec.Struct, frozen=True, array_like=True, tag=9):
 
     room: RoomId
     index: U64
-    reason: I32
+    reason: U16
     token: U64
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """Node to registry: I am here. `role` is a `Role`; `inbox` a ZMQ address that peers can reach."""
 
-    role: I32
+    role: RoleId
     index: I32
     incarnation: I32
     pid: I32
@@ -136,7 +138,7 @@ class Configure(msgspec.Struct, frozen=True, array_like=True, tag=12):
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=13):
     """Node to driver: configured, or why not."""
 
-    role: I32
+    role: RoleId
     index: I32
     error: Annotated[str, Meta(max_length=2000)] = ""
 
@@ -144,7 +146,7 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag=13):
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """Sign of life to every peer."""
 
-    role: I32
+    role: RoleId
     index: I32
     incarnation: I32
 
@@ -152,7 +154,7 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag=14):
 class Gone(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """Driver to nodes: that process has ended; do not wait for its heartbeat to stop."""
 
-    role: I32
+    role: RoleId
     index: I32
     incarnation: I32
 
@@ -166,7 +168,7 @@ class CensusRequest(msgspec.Struct, frozen=True, array_like=True, tag=16):
 class Census(msgspec.Struct, frozen=True, array_like=True, tag=17):
     """Node to driver: what it holds. Keys are `Resource` numbers, values (held or count, free, size)."""
 
-    role: I32
+    role: RoleId
     index: I32
     serial: I32
     counts: Annotated[dict[int, tuple[int, int, int]], Meta(max_length=64)]
@@ -181,7 +183,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag=18):
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=19):
     """Node to driver: the history is closed."""
 
-    role: I32
+    role: RoleId
     index: I32
 
 
@@ -212,7 +214,7 @@ def decode(frames: Sequence[bytes], expected_envelope: bytes) -> tuple[Message, 
         raise BadMessage(f"body of {len(frames[1])} bytes")
     try:
         message = _DECODE(frames[1])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:  # nested too deeply to be a message
         raise BadMessage(str(error)) from error
     raw = frames[2:]
     if len(raw) != (1 if isinstance(message, AuxData) else 0):
