@@ -7,11 +7,12 @@ buffers, so that a field it does not set still holds what its slot's previous ow
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from harness.history.event import KV_BIT, Resource, Role, Verb
+from harness.history.event import KV_BIT, ROOM_BIT, Resource, Role, Verb
 from harness.history.recorder import Observer
 from harness.protocol import wire
 from harness.protocol.layout import Layout
@@ -24,6 +25,7 @@ from harness.transport.base import Block, Outcome, Write
 FAILED, SUCCESS = 0, 4
 Action = tuple[tuple[int, int], Any]
 _DECODE = int(Role.DECODE)
+ALL_FIELDS = (ROOM_BIT << 1) - 1
 _U32 = 0xFFFFFFFF
 _SENT, _MADE = int(Verb.SENT), int(Verb.MADE)
 
@@ -82,12 +84,19 @@ class PrefillMachine:
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
         self._sources = [self._source_blocks(lease) for lease in range(spec.slots)]
+        self._spans = [self._row_spans(lease) for lease in range(spec.slots)]
         self._offsets: dict[tuple[int, int], list[int]] = {}
 
     def _kv_view(self, lease: int) -> Any:
         """Prefill's own pages of one lease: (layers, pages_per_request, page_words)."""
         count = self.settings.prefill_layout.pages_per_request
         return self.buffers.kv[:, lease * count : (lease + 1) * count]
+
+    def _row_spans(self, lease: int) -> list[tuple[memoryview, int, int, int]]:
+        """Each field of a lease's row: where it is, from and to which byte of a whole row it goes, its bit."""
+        views = self.buffers.row_views(lease)
+        ends = list(itertools.accumulate(map(len, views)))
+        return [(view, end - len(view), end, 1 << bit) for bit, (view, end) in enumerate(zip(views, ends, strict=True))]
 
     def _source_blocks(self, lease: int) -> tuple[list[memoryview], list[int]]:
         """What is sent from a lease, in SGLang's order: KV layer by layer, then the row's fields, the room last."""
@@ -225,15 +234,10 @@ class PrefillMachine:
     def _set_buf(self, row: Any, lease: int, mask: int) -> None:
         """Write the row into prefill's own buffers; without `clear_optional` unused fields are left as they are."""
         data = memoryview(row).cast("B")
-        everything = self.guards.clear_optional
-        at = 0
-        views = self.buffers.row_views(lease)
-        last = len(views) - 1
-        for bit, view in enumerate(views):
-            size = len(view)
-            if everything or mask >> bit & 1 or bit == last:
-                view[:] = data[at : at + size]
-            at += size
+        written = ALL_FIELDS if self.guards.clear_optional else mask | ROOM_BIT
+        for view, start, end, bit in self._spans[lease]:
+            if written & bit:
+                view[:] = data[start:end]
 
     def may_issue(self, sender: Sender) -> bool:
         """False for a write that must not begin any more: its room was given up while it waited to be carried out. Then it is over."""

@@ -49,7 +49,7 @@ class Payload:
         self._base = rng.integers(0, 2**64, words, np.uint64)
         self._weights = rng.integers(0, 2**64, words, np.uint64) | np.uint64(1)
         self._keep, self._set = self._lanes(words)
-        self._masks: dict[int, Words] = {}
+        self._masks: dict[int, tuple[Words, Words]] = {}
         self.room_at = words - self._sizes[-1]
         shape = (spec.layers, spec.pages_per_request, layout.page_words)
         self._kv_base = rng.integers(0, 2**64, shape, np.uint64)
@@ -61,14 +61,13 @@ class Payload:
             keep[start : start + size], fixed[start : start + size] = _LANES.get(field.dtype, (0, 0))
         return keep, fixed
 
-    def _used(self, mask: int) -> Words:
-        """All ones where a word belongs to a field of `mask`."""
-        if mask not in self._masks:
-            used = np.zeros(self._base.size, np.uint64)
-            for bit, (start, size) in enumerate(zip(self._starts, self._sizes, strict=True)):
-                if mask >> bit & 1:
-                    used[start : start + size] = M64
-            self._masks[mask] = used
+    def _used(self, mask: int) -> tuple[Words, Words]:
+        """Bits that are drawn and bits that are fixed, in the fields of `mask`; kept, since there are only four masks in use."""
+        used = np.zeros(self._base.size, np.uint64)
+        for bit, (start, size) in enumerate(zip(self._starts, self._sizes, strict=True)):
+            if mask >> bit & 1:
+                used[start : start + size] = M64
+        self._masks[mask] = (self._keep & used, self._set & used)
         return self._masks[mask]
 
     @staticmethod
@@ -78,10 +77,10 @@ class Payload:
 
     def row(self, room: int, attempt: int, mask: int) -> Words:
         """The row of this request: uint64 (row_words,); fields outside `mask` are zero; the room field holds the room alone."""
+        keep, fixed = self._masks.get(mask) or self._used(mask)
         words: Words = self._base ^ np.uint64(self.key(room, attempt))
-        words &= self._keep
-        words |= self._set
-        words &= self._used(mask)
+        words &= keep
+        words |= fixed
         words[self.room_at + ROOM_WORD] = room
         return words
 

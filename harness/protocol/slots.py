@@ -52,15 +52,14 @@ class Pool:
 
     def give(self, index: int) -> None:
         """Take one index back; raises HarnessError for one that is not held (a double free would hand it out twice)."""
-        self.give_many([index])
+        if not 0 <= index < self.size:
+            raise HarnessError(f"index {index} is not one of {self.size}")
+        if not self._held[index]:
+            raise HarnessError(f"index {index} freed twice")
+        self._held[index] = 0
+        self._free.append(index)
 
     def give_many(self, indices: list[int]) -> None:
         """Take indices back; as `give` for each."""
-        held = self._held
         for index in indices:
-            if not 0 <= index < self.size:
-                raise HarnessError(f"index {index} is not one of {self.size}")
-            if not held[index]:
-                raise HarnessError(f"index {index} freed twice")
-            held[index] = 0
-        self._free.extend(indices)
+            self.give(index)
