@@ -20,7 +20,6 @@ from harness.transport import registry
 from harness.transport.base import Ownership, Target
 
 SESSION_RETRY_S = 0.1
-_STATUS_TYPES = (wire.Status, wire.Drained)
 
 
 class DecodeNode(Shell):
@@ -42,6 +41,13 @@ class DecodeNode(Shell):
         self.engine = ReferenceEngine(
             self.index, settings, buffers, Payload(layout), owners, streams("main"), refuses=transport.refuses
         )
+        self.handlers |= {
+            wire.Request: self._admit,
+            wire.Status: self.engine.deliver,
+            wire.Drained: self.engine.deliver,
+            wire.SessionAck: self._on_session_ack,
+        }
+        self.raw_handlers[wire.AuxData] = self._apply_aux
         self._owners = owners
         self._main_record = streams("main")
         self._sessions: set[int] = set()
@@ -68,21 +74,9 @@ class DecodeNode(Shell):
         assert self.settings is not None
         return len(self._sessions) >= self.settings.prefills
 
-    def handle(self, message: wire.Message, raw: bytes) -> None:
-        """Requests and statuses go to the engine, sessions and shared-plane rows are handled here."""
-        engine = self.engine
-        assert engine is not None
-        kind = type(message)
-        if kind is wire.Request:
-            engine.admit(message, self._now)  # type: ignore[arg-type]
-        elif kind in _STATUS_TYPES:
-            engine.deliver(message)  # type: ignore[arg-type]
-        elif isinstance(message, wire.SessionAck):
-            self._on_session_ack(message)
-        elif isinstance(message, wire.AuxData):
-            self._apply_aux(message, raw)
-        else:
-            self.late_messages += 1
+    def _admit(self, request: wire.Request) -> None:
+        assert self.engine is not None
+        self.engine.admit(request, self._now)
 
     _now = 0.0
 

@@ -80,7 +80,7 @@ class Registry(Shell):
             wire.Topology: lambda _: None,
             wire.Configure: lambda _: None,
         }
-        self._handlers.update(handlers)
+        self._own.update(handlers)
 
     def _on_register(self, message: wire.Register) -> None:
         if (message.role, message.index) == (self.role, self.index):

@@ -26,8 +26,18 @@ FAILED, SUCCESS = 0, 4
 Action = tuple[tuple[int, int], Any]
 _DECODE = int(Role.DECODE)
 ALL_FIELDS = (ROOM_BIT << 1) - 1
+ROWS_KEPT_MAX = 4096
 _U32 = 0xFFFFFFFF
 _SENT, _MADE = int(Verb.SENT), int(Verb.MADE)
+
+
+def contiguous_runs(pages: list[int]) -> list[tuple[int, int, int]]:
+    """(position of the first, first page, count) of each run of neighbouring pages."""
+    count = len(pages)
+    if pages == list(range(pages[0], pages[0] + count)):
+        return [(0, pages[0], count)]
+    starts = [at for at in range(count) if not at or pages[at] != pages[at - 1] + 1]
+    return [(at, pages[at], end - at) for at, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
 class Sender:
@@ -83,14 +93,21 @@ class PrefillMachine:
         self.late_messages = 0
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
-        self._sources = [self._source_blocks(lease) for lease in range(spec.slots)]
+        self._layers = [self._layer_views(lease) for lease in range(spec.slots)]
         self._spans = [self._row_spans(lease) for lease in range(spec.slots)]
-        self._offsets: dict[tuple[int, int], list[int]] = {}
+        self._rows: dict[tuple[int, int, int], list[Block]] = {}
 
     def _kv_view(self, lease: int) -> Any:
         """Prefill's own pages of one lease: (layers, pages_per_request, page_words)."""
         count = self.settings.prefill_layout.pages_per_request
         return self.buffers.kv[:, lease * count : (lease + 1) * count]
+
+    def _layer_views(self, lease: int) -> list[memoryview]:
+        """Bytes of the lease's pages in each layer."""
+        spec = self.settings.prefill_layout
+        size = spec.pages_per_request * spec.page_bytes
+        offsets = self.buffers.layout.page_offsets([lease * spec.pages_per_request])
+        return [self.buffers.memory.view[offset : offset + size] for offset in offsets]
 
     def _row_spans(self, lease: int) -> list[tuple[memoryview, int, int, int]]:
         """Each field of a lease's row: where it is, from and to which byte of a whole row it goes, its bit."""
@@ -98,15 +115,26 @@ class PrefillMachine:
         ends = list(itertools.accumulate(map(len, views)))
         return [(view, end - len(view), end, 1 << bit) for bit, (view, end) in enumerate(zip(views, ends, strict=True))]
 
-    def _source_blocks(self, lease: int) -> tuple[list[memoryview], list[int]]:
-        """What is sent from a lease, in SGLang's order: KV layer by layer, then the row's fields, the room last."""
-        spec = self.settings.prefill_layout
-        pages = [lease * spec.pages_per_request + position for position in range(spec.pages_per_request)]
-        view = self.buffers.memory.view
-        offsets = self.buffers.layout.page_offsets(pages)
-        row = self.buffers.row_views(lease)
-        datas = [view[offset : offset + spec.page_bytes] for offset in offsets] + row
-        return datas, [KV_BIT] * len(offsets) + [1 << bit for bit in range(len(row))]
+    def _kv_blocks(self, layout: Layout, lease: int, pages: list[int]) -> list[Block]:
+        """KV of a lease, layer by layer, neighbouring pages in one block, as SGLang groups contiguous indices."""
+        size = self.settings.prefill_layout.page_bytes
+        runs = contiguous_runs(pages)
+        blocks: list[Block] = []
+        for base, sources in zip(layout.layer_offsets, self._layers[lease], strict=True):
+            for position, page, count in runs:
+                blocks.append((base + page * size, sources[position * size : (position + count) * size], KV_BIT))
+        return blocks
+
+    def _row_blocks(self, layout: Layout, lease: int, decode: int, slot: int) -> list[Block]:
+        """The row's fields in SGLang's order, the room last. Kept for small pools: it is the same for every request."""
+        key = (decode, slot, lease)
+        blocks = self._rows.get(key)
+        if blocks is None:
+            data = self.buffers.row_views(lease)
+            blocks = [(offset, data[bit], 1 << bit) for bit, offset in enumerate(layout.row_offsets(slot))]
+            if len(self._rows) < ROWS_KEPT_MAX:
+                self._rows[key] = blocks
+        return blocks
 
     # Messages ----------------------------------------------------------------------------------------------------
 
@@ -186,24 +214,13 @@ class PrefillMachine:
         assert exchange is not None
         lease = sender.lease = self.leases.take()
         self._make(sender, lease, exchange.tenure)
-        offsets = self._offsets_of(exchange)
-        sources = self._sources[lease]
-        if self._shared:
-            del offsets[-len(self.buffers.row_views(lease)) :]  # the row goes with the status
-        datas, bits = sources
-        blocks: list[Block] = list(zip(offsets, datas, bits, strict=False))
+        layout = self.layouts[exchange.decode]
+        blocks = self._kv_blocks(layout, lease, exchange.pages)
+        if not self._shared:  # else the row goes with the status
+            blocks += self._row_blocks(layout, lease, exchange.decode, exchange.slot)
         sender.posted_ns = self._clock_ns()
         write = Write(sender.room, exchange.slot, exchange.tenure, exchange.decode, blocks, sender)
         self.out.append(((_DECODE, exchange.decode), write))
-
-    def _offsets_of(self, exchange: wire.RoomExchange) -> list[int]:
-        """Where each block goes: the pages layer by layer, then the row."""
-        layout = self.layouts[exchange.decode]
-        key = (exchange.decode, exchange.slot)
-        row = self._offsets.get(key)
-        if row is None:
-            row = self._offsets[key] = layout.row_offsets(exchange.slot)
-        return layout.page_offsets(exchange.pages) + row
 
     def _make(self, sender: Sender, lease: int, tenure: int) -> None:
         """Set prefill's own row and pages. What the row must be is recorded as made, not as left in the buffer."""

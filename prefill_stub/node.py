@@ -35,25 +35,15 @@ class PrefillNode(Shell):
         self.machine = PrefillMachine(
             self.index, settings, buffers, Payload(layout), streams("main"), time.monotonic_ns
         )
+        self.handlers |= {
+            wire.Request: self.machine.request,
+            wire.RoomExchange: self.machine.exchange,
+            wire.Abort: self.machine.abort,
+            wire.Session: self._open_session,
+        }
         self._channels: dict[int, Channel] = {}
         self._descriptors: dict[int, bytes] = {}
         self._ack = settings.planes == "shared"
-
-    def handle(self, message: wire.Message, raw: bytes) -> None:
-        """Everything but sessions is the machine's."""
-        del raw
-        machine = self.machine
-        assert machine is not None
-        if isinstance(message, wire.Request):
-            machine.request(message)
-        elif isinstance(message, wire.RoomExchange):
-            machine.exchange(message)
-        elif isinstance(message, wire.Abort):
-            machine.abort(message)
-        elif isinstance(message, wire.Session):
-            self._open_session(message)
-        else:
-            self.late_messages += 1
 
     def _open_session(self, message: wire.Session) -> None:
         assert self.settings is not None

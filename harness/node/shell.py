@@ -28,6 +28,7 @@ from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
 
 BEAT_S = 0.25
+DRAIN = 16
 LOST_S = 5.0
 """A peer whose heartbeat stops for so long is lost. A local peer's end is seen at once, by the driver."""
 Address = tuple[int, int]
@@ -100,7 +101,10 @@ class Shell:
         self.settings: NodeSettings | None = None
         self.streams: Streams | None = None
         self.late_messages = 0
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self.handlers: dict[type, Callable[[Any], None]] = {}
+        """What the engine of the current run takes; `configure` fills it."""
+        self.raw_handlers: dict[type, Callable[[Any, bytes], None]] = {}
+        self._own: dict[type, Callable[[Any], None]] = {
             wire.Topology: self._on_topology,
             wire.Configure: self._on_configure,
             wire.Beat: self._on_beat,
@@ -117,9 +121,6 @@ class Shell:
     def ready(self) -> bool:
         """True once the node can take requests; asked until it says so."""
         return True
-
-    def handle(self, message: wire.Message, raw: bytes) -> None:
-        """One message for the engine."""
 
     def step(self, now: float) -> int:
         """Let the engine poll and carry out its actions; returns how long to wait for messages, in ms (0: more to do)."""
@@ -151,13 +152,14 @@ class Shell:
                 now = time.monotonic()
                 if now >= self._next_beat:
                     self._beat(now)
-                messages = self.inbox.drain()
+                # Few at a time: a peer can work on the first answers while the rest is still being worked on here.
+                messages = self.inbox.drain(DRAIN)
                 for message, raw in messages:
-                    handler = self._handlers.get(type(message))
+                    handler = self._own.get(type(message)) or self.handlers.get(type(message))
                     if handler is not None:
                         handler(message)
-                    elif self.settings is not None:
-                        self.handle(message, raw)
+                    elif type(message) in self.raw_handlers:
+                        self.raw_handlers[type(message)](message, raw)
                     else:
                         self.late_messages += 1
                 wait_ms = self.step(now) if self.settings is not None else 100
@@ -305,6 +307,8 @@ class Shell:
         if self.settings is None:
             return
         self.settings = None
+        self.handlers.clear()
+        self.raw_handlers.clear()
         self.finish()
         if self.streams is not None:
             self.streams.close()

@@ -81,7 +81,8 @@ class Layout:
         self.row_bytes = sum(field.row_bytes for field in self.fields)
         self.page_words = spec.page_bytes // 8
         self._bases = [(field.offset, field.row_bytes) for field in self.fields]
-        self._layer_bases = [self.kv_offset + layer * spec.pages * spec.page_bytes for layer in range(spec.layers)]
+        # Byte offset of page 0 of each layer.
+        self.layer_offsets = [self.kv_offset + layer * spec.pages * spec.page_bytes for layer in range(spec.layers)]
 
     def row_offsets(self, slot: int) -> list[int]:
         """Byte offset of each field's row of `slot`, in field order, the room last."""
@@ -90,4 +91,4 @@ class Layout:
     def page_offsets(self, pages: list[int]) -> list[int]:
         """Byte offset of each page, layer by layer: layers x len(pages) of them."""
         size = self.spec.page_bytes
-        return [base + page * size for base in self._layer_bases for page in pages]
+        return [base + page * size for base in self.layer_offsets for page in pages]

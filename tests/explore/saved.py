@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ENGINE_FIXED = {"index", "settings", "guards", "buffers", "payload", "owners", "record"}
 MACHINE_FIXED = {
-    "index", "settings", "guards", "buffers", "payload", "record", "layouts", "_clock_ns", "_kv", "_sources", "_offsets",
+    "index", "settings", "guards", "buffers", "payload", "record", "layouts", "_clock_ns", "_kv", "_layers", "_rows", "_spans",
 }  # fmt: skip
 WORLD_SAVED = ("queues", "pending", "completions", "flags", "now")
 
