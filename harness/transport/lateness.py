@@ -17,8 +17,8 @@ from harness.transport.base import Block
 
 _LATE, _CUT, _JITTER, _ORDER = 1, 2, 3, 4
 _UNIT = 1.0 / (1 << 64)
-JITTER_CAP = 20.0
-"""An exponential has no bound; 20 means are its cap here (one draw in half a billion)."""
+JITTER_CAP = 4.0
+"""An exponential has no bound; here 4 means are one (one draw in 55 is cut)."""
 
 
 class Late(NamedTuple):
