@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import zmq
 from rich.console import Console
 from rich.table import Table
 
@@ -42,12 +43,15 @@ def app() -> None:
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
     metavar="DIR", help="Where run folders go.",
 )  # fmt: skip
+@click.option("--registry", metavar="ADDRESS", help="Use nodes started by hand: ZMQ address of their registry.")
+@click.option("--inbox", metavar="ADDRESS", default="tcp://127.0.0.1:*", help="With --registry: ZMQ address to bind.")
+@click.option("--cluster", metavar="NAME", default="handoff", help="With --registry: the nodes' --cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def stress(
     context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
-    **options: str | None,
+    registry: str | None, inbox: str, cluster: str, **options: str | None,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
     from harness import scenario as scenarios  # noqa: PLC0415  keeps `handoff --help` quick
@@ -60,7 +64,8 @@ def stress(
             wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
     chosen = scenarios.load(scenario, wanted)
     progress = display(Console(stderr=True), quiet=quiet)
-    outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress)
+    attach = stresses.Attach(registry, inbox, cluster) if registry else None
+    outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
 
@@ -129,21 +134,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(given: list[str]) -> int:
     try:
         return int(app.main(given or ["--help"], prog_name="handoff", standalone_mode=False, obj=given) or 0)
-    except click.ClickException as error:
-        print(f"handoff: {error.format_message()}", file=sys.stderr)
-        return EXIT_USAGE
-    except HandoffError as error:
-        print(f"handoff: {error}", file=sys.stderr)
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        print("handoff: interrupted; judge what was recorded with: handoff check runs/latest", file=sys.stderr)
-        return EXIT_INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left; nothing more can be said to it
         return EXIT_HARNESS
-    except OSError as error:
-        print(f"handoff: {error}", file=sys.stderr)
-        return EXIT_HARNESS
+    except (click.ClickException, click.Abort, HandoffError, KeyboardInterrupt, zmq.ZMQError, OSError) as error:
+        message, code = _explain(error)
+    print(f"handoff: {message}", file=sys.stderr)
+    return code
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    """(one line, exit code) for an error that a user may cause."""
+    if isinstance(error, click.ClickException):
+        return error.format_message(), EXIT_USAGE
+    if isinstance(error, HandoffError):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return "interrupted; judge what was recorded with: handoff check runs/latest", EXIT_INTERRUPTED
+    if isinstance(error, zmq.ZMQError):
+        return f"ZMQ address: {error}", EXIT_HARNESS
+    return str(error), EXIT_HARNESS
 
 
 if __name__ == "__main__":

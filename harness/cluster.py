@@ -132,6 +132,39 @@ class Cluster:
         self.stop(GRACE_S if kind is None else 0.0)
 
 
+@dataclass
+class External:
+    """Nodes that somebody else started, perhaps on other hosts; they leave when the run ends, but are not watched as processes.
+
+    `registry` is the bootstrap registry's ZMQ address, `inbox` the one that the driver binds (peers must reach it as written),
+    `name` the `--cluster` of all of them.
+    """
+
+    registry: str
+    inbox: str
+    name: str
+    logs: Path
+    members: list[Member] = field(default_factory=list)
+
+    def address(self, who: str) -> str:
+        """The only address that is given here is the driver's."""
+        assert who == "driver"
+        return self.inbox
+
+    def ended(self) -> list[Member]:
+        """Nothing is known of their processes: a heartbeat that stops is what shows their end."""
+        return []
+
+    def __enter__(self) -> Self:
+        """Nothing to start."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to end."""
+
+
 def log_tail(path: Path, lines: int = 3) -> str:
     """The last lines of a log, in one."""
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from harness.cluster import Cluster, Member, log_tail
+from harness.cluster import Cluster, External, Member, log_tail
 from harness.errors import HarnessError
 from harness.history.event import Kind, NodeEvent, Phase, Reason, Resource, Role, Verb
 from harness.history.recorder import Observer
@@ -32,7 +32,7 @@ NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
 class Driver:
     """One run's driver. `cluster` is watched where its processes are local; `tick` is called about 20 times a second."""
 
-    def __init__(self, cluster: Cluster, record: Observer, tick: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, cluster: Cluster | External, record: Observer, tick: Callable[[], None] = lambda: None) -> None:
         """Bind the inbox and register."""
         self.cluster = cluster
         self.record = record

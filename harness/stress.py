@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.check import Expectations, Report, check_history
-from harness.cluster import Cluster
+from harness.cluster import Cluster, External
 from harness.driver import Driver
 from harness.errors import HandoffError
 from harness.history.event import Phase
@@ -82,23 +82,38 @@ def expectations(scenario: Scenario) -> Expectations:
     )
 
 
-def run(scenario: Scenario, runs: Path, command: list[str], display: Display | None = None) -> Outcome:
+@dataclasses.dataclass(frozen=True)
+class Attach:
+    """Use nodes that were started by hand: ZMQ addresses of their registry and of the driver's inbox, and their cluster's name."""
+
+    registry: str
+    inbox: str
+    cluster: str
+
+
+def run(
+    scenario: Scenario, runs: Path, command: list[str], display: Display | None = None, attach: Attach | None = None
+) -> Outcome:
     """Run `scenario`, leaving its folder under `runs`; raises HarnessError when the harness itself fails.
 
     The history is checked even when a node died or the user interrupted: what was recorded is judged.
     """
     folder = RunFolder.create(runs, scenario, expectations(scenario), command)
-    drive(scenario, folder, display or Quiet())
+    drive(scenario, folder, display or Quiet(), attach=attach)
     return judge(folder)
 
 
-def drive(scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True) -> Load:
+def drive(
+    scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True, attach: Attach | None = None
+) -> Load:
     """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
     load = Load(scenario)
     interrupt = Interrupt()
     with ExitStack() as stack:
         stack.callback(display.close)
-        cluster = Cluster(scenario.topology.prefill, scenario.topology.decode, folder.logs)
+        cluster: Cluster | External = Cluster(scenario.topology.prefill, scenario.topology.decode, folder.logs)
+        if attach is not None:
+            cluster = External(attach.registry, attach.inbox, attach.cluster, folder.logs)
         recorder = _recorder(folder, record=record, stack=stack)
         stack.enter_context(interrupt.installed())
         stack.enter_context(cluster)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,3 +187,23 @@ def test_text_says_what_matters(tmp_path: Path) -> None:
     assert lines[-1] == "repeat with: handoff stress --requests 3000 --transport tcp --guards sglang-0.5.12"
     assert "waiting for the nodes" in ended.err or "hand-offs" in ended.err
     assert "\x1b" not in ended.out + ended.err
+
+
+def test_nodes_started_by_hand(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        registry = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    programs = (
+        ["harness.registry", "--inbox", registry],
+        ["decode_node", "--cluster", "by-hand"],
+        ["prefill_stub", "--cluster", "by-hand"],
+    )
+    programs[0].extend(["--cluster", "by-hand"])
+    nodes = [subprocess.Popen([sys.executable, "-m", *program, "--registry", registry]) for program in programs]
+    try:
+        results = stress(tmp_path, *SMALL, "--transport", "tcp", "--registry", registry, "--cluster", "by-hand")
+        assert (results["code"], results["committed"]) == (0, 8200)
+        assert [node.wait(15) for node in nodes] == [0, 0, 0]  # they leave with the run
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
