@@ -10,6 +10,8 @@ def render(results: dict[str, Any]) -> str:
     lines = [f"verdict: {results['verdict'].upper()}", *_figures(results), ""]
     lines += _anomalies(results)
     lines += _coverage(results)
+    if results["interrupted"]:
+        lines.append("interrupted: the load was ended early; what had been driven until then is judged")
     lines += [f"note: {note}" for note in results["notes"]]
     lines += [f"not checked: {name}" for name in results["not_checked"]]
     lines += ["", f"run folder: {results['folder']}"]

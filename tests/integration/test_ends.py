@@ -55,11 +55,12 @@ def test_a_stopped_node_does_not_outlive_the_driver(tmp_path: Path) -> None:
 
 def test_ctrl_c_stops_drains_and_judges(tmp_path: Path) -> None:
     with nothing_left() as watch:
-        driver = start(tmp_path, *LONG)
+        driver = start(tmp_path, "stress", "--quiet", "--duration", "60")
         until(lambda: under_load(tmp_path), "load")
         watch(driver)
         driver.send_signal(signal.SIGINT)
-        driver.communicate(timeout=15)
+        out, _ = driver.communicate(timeout=15)
+    assert "\ninterrupted: " in out
     results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
     assert driver.returncode in {0, 3}  # valid if what was driven until then covers enough
     assert results["interrupted"]
