@@ -1,6 +1,6 @@
 """Hand-offs a second, next to the floor in the same run, and what recording and checking cost.
 
-    python benchmarks/handoffs.py [--requests N] [--rounds N] [--memory] [--guards] [--json FILE]
+    python benchmarks/handoffs.py [--requests N] [--rounds N] [--memory] [--json FILE]
 
 Each round runs floor, bare (no history, no check) and verified (recorded and checked) one after the other, so that a drift of the
 machine hits all of them; the ratios are taken round by round and the median is shown. "Verified" counts the time of the check, too.
@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import floor
 
 from harness.live import Quiet
-from harness.protocol.guards import PRESETS, PREVENTS
 from harness.runfolder import RunFolder, machine, versions
 from harness.scenario import load
 from harness.stress import drive, expectations, judge
@@ -91,24 +90,6 @@ def report(table: dict[str, dict[str, list[float]]]) -> None:
         )
 
 
-def guard_costs(runs: Path, requests: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Rate with one guard off against the rate with all on, in turn: what each guard costs that no release has."""
-    costs: dict[str, dict[str, float]] = {}
-    newest = PRESETS["sglang-0.5.20"]
-    added = [guard for guard in PREVENTS if not getattr(newest, guard)]
-    for transport in ("shm", "tcp"):
-        costs[transport] = {}
-        for guard in added:
-            ratios = []
-            for _ in range(rounds):
-                on = one(runs, transport, requests, record=False)["rate"]
-                off = one(runs, transport, requests, record=False, guards=f"hardened,-{guard}")["rate"]
-                ratios.append(1 - on / off)
-            costs[transport][guard] = statistics.median(ratios)
-            print(f"{transport} {guard}: {costs[transport][guard]:+.1%} of the rate")
-    return costs
-
-
 def memory(runs: Path) -> dict[str, dict[str, float]]:
     found = {}
     for requests in (100_000, 1_000_000):
@@ -125,15 +106,12 @@ def main() -> None:
     options.add_argument("--requests", type=int, default=60_000)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--memory", action="store_true", help="peak memory at 100,000 and 1,000,000 hand-offs instead")
-    options.add_argument("--guards", action="store_true", help="what each guard of hardened costs that no release has, instead")
     options.add_argument("--json", type=Path, help="also write the figures here")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         runs = Path(scratch)
         if given.memory:
             figures: object = memory(runs)
-        elif given.guards:
-            figures = guard_costs(runs, given.requests, given.rounds)
         else:
             figures = rates(runs, given.requests, given.rounds)
             report(figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -111,6 +112,7 @@ def drive(
     interrupt = Interrupt()
     with ExitStack() as stack:
         stack.callback(display.close)
+        stack.enter_context(_batch_scheduling())
         cluster: Cluster | External = Cluster(scenario.topology.prefill, scenario.topology.decode, folder.logs)
         if attach is not None:
             cluster = External(attach.registry, attach.inbox, attach.cluster, folder.logs)
@@ -122,6 +124,21 @@ def drive(
         interrupt.load = load
         _phases(scenario, folder, driver, load, display, interrupt, record=record)
     return load
+
+
+@contextmanager
+def _batch_scheduling() -> Iterator[None]:
+    """Run the driver as the nodes run, see `harness.node.entry.launch`, and put the caller's policy back."""
+    policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError:  # not allowed here: then only the rate suffers
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameter)
 
 
 def _recorder(folder: RunFolder, *, record: bool, stack: ExitStack) -> Observer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -83,9 +84,12 @@ def _parent_fd() -> int | None:
 def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
     """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`.
 
-    `die_with_thread` has the kernel kill the child when the parent's starting thread ends: even a stopped child leaves no orphan.
+    Nodes run under SCHED_BATCH: on few cores a process that a message wakes shall not push the one that sends to it off its core after
+    each message (12 % of the rate on two cores). `die_with_thread` has the kernel kill the child when the parent's starting thread ends: even a stopped child leaves no orphan.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if die_with_thread:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
