@@ -13,6 +13,8 @@ from integration.cli import handoff, stress
 
 pytestmark = pytest.mark.integration
 SMALL = ("--requests", "8000")
+WIDE = ("--transport", "tcp", "--set", "transport.late_fraction=0.05", "--set", "transport.delay_us=600")
+"""A window that opens hundreds of times in a small run, on a fast machine too."""
 FIGURES = {
     "verdict", "guards", "transport", "planes", "seed", "requests", "committed", "mismatch_aborts", "false_aborts", "other_aborts",
     "wrong_data", "hung", "leaked", "anomalies", "coverage", "rate_per_s", "latency_ms", "versions", "command",
@@ -36,7 +38,7 @@ def test_hardened_is_valid_and_the_window_was_open(tmp_path: Path, transport: st
 
 
 def test_results_and_check_agree(tmp_path: Path) -> None:
-    results = stress(tmp_path, "--requests", "4000", "--transport", "tcp", "--guards", "sglang-0.5.12")
+    results = stress(tmp_path, "--requests", "4000", *WIDE, "--guards", "sglang-0.5.12")
     again = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json")
     assert again.code == results["code"] == 1
     timing = ("check_s", "code")
@@ -47,7 +49,7 @@ def test_results_and_check_agree(tmp_path: Path) -> None:
 
 
 def test_0_5_12_aborts_healthy_requests_because_of_the_stale_room(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12")
+    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12")
     assert results["code"] == 1
     assert results["false_aborts"] > 0
     assert "false-abort" in names(results)
@@ -56,12 +58,12 @@ def test_0_5_12_aborts_healthy_requests_because_of_the_stale_room(tmp_path: Path
 
 
 def test_the_one_line_fix_makes_0_5_12_valid(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12,+clear_on_free")
+    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12,+clear_on_free")
     assert (results["code"], results["mismatch_aborts"]) == (0, 0)
 
 
 def test_0_5_8_gives_the_previous_owners_first_token_and_never_aborts(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.8")
+    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.8")
     assert results["code"] == 1
     assert results["mismatch_aborts"] == results["other_aborts"] == 0
     misdelivery = next(anomaly for anomaly in results["anomalies"] if anomaly["name"] == "misdelivery")
@@ -70,9 +72,7 @@ def test_0_5_8_gives_the_previous_owners_first_token_and_never_aborts(tmp_path: 
 
 
 def test_0_5_9_hands_out_views_that_change(tmp_path: Path) -> None:
-    results = stress(
-        tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.9", "--set", "workload.hidden_fraction=1"
-    )
+    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.9", "--set", "workload.hidden_fraction=1")
     assert {"false-abort", "changed-after-commit"} <= names(results)
 
 
@@ -100,14 +100,12 @@ def test_a_row_whose_room_lands_first(tmp_path: Path, guards: str, torn: bool) -
 
 @pytest.mark.parametrize("ack", ["true", "false"])
 def test_acknowledged_writes_keep_released_engines_clean(tmp_path: Path, ack: str) -> None:
-    results = stress(
-        tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12", "--set", f"transport.ack={ack}"
-    )
+    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12", "--set", f"transport.ack={ack}")
     assert (results["mismatch_aborts"] == 0) is (ack == "true")
 
 
 def test_connections_reorder_blocks_and_hardened_bears_it(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--set", "transport.connections=3")
+    results = stress(tmp_path, *SMALL, *WIDE, "--set", "transport.connections=3")
     assert results["code"] == 0
     assert results["window_opened"] >= 10
 
@@ -153,8 +151,7 @@ def test_several_nodes(tmp_path: Path) -> None:
         "topology.prefill=2",
         "--set",
         "topology.decode=2",
-        "--transport",
-        "tcp",
+        *WIDE,
     )
     assert (results["code"], results["committed"]) == (0, 6200)
 
