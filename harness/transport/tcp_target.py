@@ -230,10 +230,13 @@ class TcpTarget:
 
 
 def _ahead_of_python() -> None:
-    """Ask for real-time priority for the calling thread, where that is allowed (root, CAP_SYS_NICE).
+    """Ask for real-time priority for the calling thread, where that is allowed (root, CAP_SYS_NICE); else at least not for batch.
 
     A receive thread stands for a transfer engine's own threads. Behind busy Python processes on few cores it would be held up for whole
     time slices, several ms, and the load of the machine instead of the scenario would decide how late data is.
     """
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(threading.get_native_id(), os.SCHED_RR, os.sched_param(1))
+    thread = threading.get_native_id()
+    for policy, priority in ((os.SCHED_RR, 1), (os.SCHED_OTHER, 0)):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(thread, policy, os.sched_param(priority))
+            return
