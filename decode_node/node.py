@@ -6,14 +6,14 @@ import math
 import sys
 from typing import Any
 
+from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
 from decode_node.engines.reference import ReferenceEngine
-from harness.errors import HarnessError
 from harness.history.event import Resource, Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
 from harness.protocol.layout import Layout
-from harness.protocol.memory import Buffers, Memory
+from harness.protocol.memory import Buffers, Memory, prepare_torch
 from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
@@ -29,6 +29,7 @@ class DecodeNode(Shell):
     _target: Target | None = None
     _memory: Memory | None = None
     _buffers: Buffers | None = None
+    _now = 0.0
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate memory, expose it, build the engine, ask every prefill node for a session."""
@@ -78,8 +79,6 @@ class DecodeNode(Shell):
         assert self.engine is not None
         self.engine.admit(request, self._now)
 
-    _now = 0.0
-
     def step(self, now: float) -> int:
         """Poll at the scheduler's pace, and send what the engine wants sent."""
         self._now = now
@@ -109,8 +108,6 @@ class DecodeNode(Shell):
 
     def _apply_aux(self, message: wire.AuxData, raw: bytes) -> None:
         """planes = shared: the row came on the control socket, before its status."""
-        from decode_node.aux import apply_row  # noqa: PLC0415  only this plane needs it
-
         assert self._buffers is not None
         if not apply_row(self._buffers, self._owners, message, raw, self._main_record):
             self.inbox.bad += 1
@@ -142,12 +139,8 @@ class DecodeNode(Shell):
 
 
 def make(*arguments: Any, **options: Any) -> DecodeNode:
-    """Build the node; torch must stay on one thread beside other busy processes."""
-    import torch  # noqa: PLC0415
-
-    torch.set_num_threads(1)
+    """Build the node."""
+    prepare_torch()
     # The receive threads of a transport stand for code that no GIL holds up: let them in after 0.02 ms, not 5.
     sys.setswitchinterval(2e-5)
-    if not hasattr(torch, "uint64"):
-        raise HarnessError("torch has no uint64: 2.4 or newer is needed")
     return DecodeNode(*arguments, **options)

@@ -14,8 +14,7 @@ from typing import Any
 from harness.check import Expectations, Report, check_history
 from harness.cluster import Cluster, External
 from harness.driver import Driver
-from harness.errors import HandoffError
-from harness.history.event import Phase
+from harness.history.event import Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display, Quiet
@@ -167,17 +166,14 @@ def _phases(
             driver.run(load, Phase.LOAD)
         driver.tick = _ticker(driver, load, display, "drain")
         if interrupt.count:
-            driver.record.event(_PHASE, code=Phase.INTERRUPTED)
+            driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
         driver.drain(load, limits.drain_timeout_s)
         driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0)
     except KeyboardInterrupt:
-        driver.record.event(_PHASE, code=Phase.INTERRUPTED)
+        driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
         driver.abandon(load)
         raise
     driver.finish(leave=True)
-
-
-_PHASE = 2
 
 
 def _ticker(driver: Driver, load: Load, display: Display, phase: str) -> Callable[[], None]:
@@ -204,6 +200,3 @@ def judge(folder: RunFolder) -> Outcome:
     }
     folder.write_results(results)
     return Outcome(folder, report, results)
-
-
-__all__ = ["HandoffError", "Outcome", "drive", "expectations", "judge", "run"]

@@ -6,12 +6,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from harness.errors import HarnessError
+import msgspec
+
 from harness.history.event import Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
 from harness.protocol.layout import Layout
-from harness.protocol.memory import Buffers, Memory
+from harness.protocol.memory import Buffers, Memory, prepare_torch
 from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
@@ -52,7 +53,7 @@ class PrefillNode(Shell):
         settings = self.settings.transport
         if self._ack:
             # The control experiment is about the row alone: KV must be there before the row is sent.
-            settings = type(settings)(**{**_fields(settings), "ack": True})
+            settings = msgspec.structs.replace(settings, ack=True)
         error = ""
         if self._descriptors.get(message.decode) == message.descriptor:
             self.send(peer, wire.SessionAck(self.index))  # asked again: the first answer found nobody
@@ -136,15 +137,7 @@ class PrefillNode(Shell):
             self._memory = None
 
 
-def _fields(settings: Any) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in settings.__struct_fields__}
-
-
 def make(*arguments: Any, **options: Any) -> PrefillNode:
-    """Build the node; torch must stay on one thread beside other busy processes."""
-    import torch  # noqa: PLC0415
-
-    torch.set_num_threads(1)
-    if not hasattr(torch, "uint64"):
-        raise HarnessError("torch has no uint64: 2.4 or newer is needed")
+    """Build the node."""
+    prepare_torch()
     return PrefillNode(*arguments, **options)

@@ -23,6 +23,11 @@ _TORCH_DTYPES = {
 }  # fmt: skip
 
 
+def prepare_torch() -> None:
+    """Keep torch on one thread, as it must be beside other busy processes."""
+    torch.set_num_threads(1)
+
+
 class Memory:
     """A shared region of `size_bytes`. `tensor` is uint8 (size,); `view` a writable memoryview of the same bytes."""
 
