@@ -57,6 +57,7 @@ def stress(
     from harness import scenario as scenarios  # noqa: PLC0415  keeps `handoff --help` quick
     from harness import stress as stresses  # noqa: PLC0415
     from harness.live import display  # noqa: PLC0415
+    from harness.session import Attach  # noqa: PLC0415
 
     wanted: dict[str, Any] = dict(map(scenarios.parse_set, changes))
     for option, field in _FIELDS.items():
@@ -64,7 +65,7 @@ def stress(
             wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
     chosen = scenarios.load(scenario, wanted)
     progress = display(Console(stderr=True), quiet=quiet)
-    attach = stresses.Attach(registry, inbox, cluster) if registry else None
+    attach = Attach(registry, inbox, cluster) if registry else None
     outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])

@@ -57,6 +57,21 @@ class Driver:
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
+    def begin(self, record: Observer) -> None:
+        """A new run: forget what belonged to the last one, and record from here on into `record`."""
+        self._take(time.monotonic())  # what came while nobody was listening
+        self.record = record
+        self._load = None
+        for state in (self._ready, self._census, self._gauges):
+            state.clear()
+        for node, register in self.nodes.items():
+            if node in self._peers:
+                self._seen[node] = time.monotonic()
+                self._record_up(node, register)
+
+    def _record_up(self, node: Address, register: wire.Register) -> None:
+        self.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=node[0] << 32 | node[1], b=register.pid)
+
     # Phases ----------------------------------------------------------------------------------------------------
 
     def wait_for_nodes(self, prefill: int, decode: int, timeout_s: float) -> None:
@@ -290,7 +305,7 @@ class Driver:
                 continue
             self.nodes[node] = register
             self._seen[node] = now
-            self.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=node[0] << 32 | node[1], b=register.pid)
+            self._record_up(node, register)
 
     def _wait(
         self,

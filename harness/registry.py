@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import zmq
@@ -15,7 +15,7 @@ import zmq
 from harness.history.event import Role
 from harness.node.entry import run
 from harness.node.post import Outbox
-from harness.node.shell import BEAT_S, LOST_S, Address, Shell
+from harness.node.shell import BEAT_S, DRIVER, LOST_S, Address, Shell
 from harness.protocol import wire
 
 
@@ -53,9 +53,9 @@ class RegistryCore:
         del self.nodes[key], self._seen[key]
         return True
 
-    def expire(self, now: float) -> bool:
-        """Forget nodes whose heartbeat stopped; True if there were any."""
-        silent = [key for key, seen in self._seen.items() if now - seen > LOST_S]
+    def expire(self, now: float, *, spare: Collection[Address] = ()) -> bool:
+        """Forget nodes whose heartbeat stopped, but for `spare`; True if there were any."""
+        silent = [key for key, seen in self._seen.items() if now - seen > LOST_S and key not in spare]
         for key in silent:
             del self.nodes[key], self._seen[key]
         return bool(silent)
@@ -123,7 +123,7 @@ class Registry(Shell):
     def _beat(self, now: float) -> None:
         self._next_beat = now + BEAT_S
         before = set(self.core.nodes)
-        if self.core.expire(now):
+        if self.core.expire(now, spare=() if self._parent_fd is None else (DRIVER,)):
             for key in before - set(self.core.nodes):
                 self._drop(key)
         if self._parent_died():

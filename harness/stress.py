@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.check import Expectations, Report, check_history
-from harness.cluster import Cluster, External
-from harness.driver import Driver
-from harness.history.event import Phase, Verb
-from harness.history.reader import SUFFIX
-from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display, Quiet
 from harness.load import Load
 from harness.protocol import guards as guard_table
 from harness.runfolder import RunFolder
-from harness.scenario import Scenario, node_settings
+from harness.scenario import Scenario
+from harness.session import Attach, Session
 from harness.transport import registry
 
 
@@ -32,37 +24,6 @@ class Outcome:
     folder: RunFolder
     report: Report
     results: dict[str, Any]
-
-
-class Interrupt:
-    """Ctrl-C: the first stops the load, the second raises KeyboardInterrupt."""
-
-    def __init__(self) -> None:
-        """Nothing pressed yet."""
-        self.count = 0
-        self.load: Load | None = None
-
-    def __call__(self, *_: object) -> None:
-        """The signal handler."""
-        self.count += 1
-        if self.count > 1:
-            raise KeyboardInterrupt
-        if self.load is not None:
-            self.load.stop()
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Handle SIGINT and SIGTERM inside; only possible on the main thread, elsewhere the caller's handling stays."""
-        try:
-            old = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 def expectations(scenario: Scenario) -> Expectations:
@@ -82,15 +43,6 @@ def expectations(scenario: Scenario) -> Expectations:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Attach:
-    """Use nodes that were started by hand: ZMQ addresses of their registry and of the driver's inbox, and their cluster's name."""
-
-    registry: str
-    inbox: str
-    cluster: str
-
-
 def run(
     scenario: Scenario, runs: Path, command: list[str], display: Display | None = None, attach: Attach | None = None
 ) -> Outcome:
@@ -107,77 +59,8 @@ def drive(
     scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True, attach: Attach | None = None
 ) -> Load:
     """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
-    load = Load(scenario)
-    interrupt = Interrupt()
-    with ExitStack() as stack:
-        stack.callback(display.close)
-        stack.enter_context(_batch_scheduling())
-        cluster: Cluster | External = Cluster(scenario.topology.prefill, scenario.topology.decode, folder.logs)
-        if attach is not None:
-            cluster = External(attach.registry, attach.inbox, attach.cluster, folder.logs)
-        recorder = _recorder(folder, record=record, stack=stack)
-        stack.enter_context(interrupt.installed())
-        stack.enter_context(cluster)
-        driver = Driver(cluster, recorder)
-        stack.callback(driver.close)
-        interrupt.load = load
-        _phases(scenario, folder, driver, load, display, interrupt, record=record)
-    return load
-
-
-@contextmanager
-def _batch_scheduling() -> Iterator[None]:
-    """Run the driver as the nodes run, see `harness.node.entry.launch`, and put the caller's policy back."""
-    policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
-    try:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except OSError:  # not allowed here: then only the rate suffers
-        yield
-        return
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, policy, parameter)
-
-
-def _recorder(folder: RunFolder, *, record: bool, stack: ExitStack) -> Observer:
-    if not record:
-        return NullRecorder()
-    return stack.enter_context(Recorder(folder.history / f"driver-0.1.main{SUFFIX}", "driver-0", "main"))
-
-
-def _phases(
-    scenario: Scenario, folder: RunFolder, driver: Driver, load: Load, display: Display, interrupt: Interrupt, *,
-    record: bool,
-) -> None:  # fmt: skip
-    limits, topology = scenario.limits, scenario.topology
-    driver.tick = _ticker(driver, load, display, "start")
-    driver.wait_for_nodes(topology.prefill, topology.decode, limits.start_timeout_s)
-    driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
-    try:
-        driver.tick = _ticker(driver, load, display, "warm-up")
-        if scenario.workload.warmup:
-            driver.run(load, Phase.WARMUP)
-        if not driver.lost:
-            driver.census(at_rest=False, timeout_s=5.0)
-        load.begin(time.monotonic())
-        driver.tick = _ticker(driver, load, display, "load")
-        if not driver.lost:
-            driver.run(load, Phase.LOAD)
-        driver.tick = _ticker(driver, load, display, "drain")
-        if interrupt.count:
-            driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
-        driver.drain(load, limits.drain_timeout_s)
-        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0)
-    except KeyboardInterrupt:
-        driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
-        driver.abandon(load)
-        raise
-    driver.finish(leave=True)
-
-
-def _ticker(driver: Driver, load: Load, display: Display, phase: str) -> Callable[[], None]:
-    return lambda: display.update(phase, load, driver.slots_in_use)
+    with Session(scenario.topology, folder.logs, attach) as session:
+        return session.run(scenario, folder, display, record=record)
 
 
 def judge(folder: RunFolder) -> Outcome:

@@ -194,7 +194,8 @@ class Shell:
             outbox.send(beat)
         self._registry.send(beat)
         for peer, seen in list(self._seen.items()):
-            if now - seen > LOST_S:
+            # A parent is watched as a process: a driver that has nothing to say between two runs is not lost.
+            if now - seen > LOST_S and not (peer == DRIVER and self._parent_fd is not None):
                 self._silent[peer] = self._incarnations.get(peer, 0)
                 self._lose(peer, dead=False)
         if self._parent_died():
