@@ -54,7 +54,8 @@ def stress(
     registry: str | None, inbox: str, cluster: str, **options: str | None,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
-    from harness import scenario as scenarios  # noqa: PLC0415  keeps `handoff --help` quick
+    from harness import report as reports  # noqa: PLC0415  keeps `handoff --help` quick
+    from harness import scenario as scenarios  # noqa: PLC0415
     from harness import stress as stresses  # noqa: PLC0415
     from harness.live import display  # noqa: PLC0415
     from harness.session import Attach  # noqa: PLC0415
@@ -67,6 +68,8 @@ def stress(
     progress = display(Console(stderr=True), quiet=quiet)
     attach = Attach(registry, inbox, cluster) if registry else None
     outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
+    page = outcome.folder.path / "report.html"
+    reports.write(page, reports.render(outcome.folder.path, "html"))
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
 
@@ -95,6 +98,29 @@ def check(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
     outcome = stresses.judge(RunFolder(folder))
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
+
+
+@app.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", type=click.Choice(["html", "github", "text"]), default="html", show_default=True,
+    help="html: a page that works offline; github: Markdown for a job's summary; text.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE", help="Where it goes (html: into FOLDER)."
+)
+def report(folder: Path, form: str, output: Path | None) -> None:
+    """Show a run's results. FOLDER is a run's, for example runs/latest."""
+    from harness import report as reports  # noqa: PLC0415
+
+    text = reports.render(folder, form)
+    if form == "html":
+        output = output or folder / "report.html"
+    if output is None:
+        print(text, end="")
+        return
+    reports.write(output, text)
+    print(f"report: {output}")
 
 
 @app.command()

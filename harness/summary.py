@@ -14,7 +14,7 @@ def render(results: dict[str, Any]) -> str:
         lines.append("interrupted: the load was ended early; what had been driven until then is judged")
     lines += [f"note: {note}" for note in results["notes"]]
     lines += [f"not checked: {name}" for name in results["not_checked"]]
-    lines += ["", f"run folder: {results['folder']}"]
+    lines += ["", f"run folder: {results['folder']} (report.html there, or: handoff report {results['folder']})"]
     if results["verdict"] != "valid":
         lines.append(f"repeat with: {results['command']}")
     return "\n".join(lines)

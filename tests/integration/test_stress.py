@@ -204,3 +204,19 @@ def test_nodes_started_by_hand(tmp_path: Path) -> None:
         for node in nodes:
             node.kill()
             node.wait()
+
+
+def test_a_run_leaves_a_page_and_can_be_shown_again(tmp_path: Path) -> None:
+    ended = handoff(tmp_path, "stress", "--quiet", "--requests", "2000")
+    latest = tmp_path / "latest"
+    page = latest / "report.html"
+    assert f"report.html there, or: handoff report {latest.resolve()})" in ended.out
+    first = page.read_text()
+    page.unlink()
+    assert handoff(tmp_path, "report", str(latest)).out == f"report: {page}\n"
+    assert page.read_text() == first
+    assert handoff(tmp_path, "report", str(latest), "--format", "github").out.startswith("## Hand-off stress: ")
+    assert handoff(tmp_path, "report", str(latest), "--format", "text", "-o", str(tmp_path / "r.txt")).code == 0
+    assert (tmp_path / "r.txt").read_text() == ended.out
+    bad = handoff(tmp_path, "report", str(tmp_path))
+    assert (bad.code, bad.err.count("\n")) == (2, 1)
