@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import faulthandler
 import hashlib
 import os
 import runpy
@@ -96,5 +97,6 @@ def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    faulthandler.register(signal.SIGUSR1)  # a node that hangs can be asked where; it answers into its log
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=False)
