@@ -1,6 +1,8 @@
-"""Makes the helper modules beside the tests importable by their folder's name."""
+"""Makes the helper modules beside the tests importable by their folder's name, and pytest's own fixture for testing plugins available."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["pytester"]

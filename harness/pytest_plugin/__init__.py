@@ -151,7 +151,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def handoff_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., HandoffCluster]:
-    """What gives a cluster; use it as in `with handoff_cluster(slots=4) as cluster: cluster.stress(requests=5_000)`.
+    """Clusters for this test.
+
+        with handoff_cluster(slots=4) as cluster:
+            result = cluster.stress(requests=5_000)
 
     Keywords are those of the mark, whose settings they change. Nodes are shared with every test whose topology is the same;
     `fresh=True` gives nodes of its own.
