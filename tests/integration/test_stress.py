@@ -1,4 +1,4 @@
-"""The main job, as its user runs it: real processes, real sockets, real memory, the verdict and the figures."""
+"""The main job: real processes, real sockets, real memory, the verdict and the figures. What is about the command runs it, the rest uses the plugin."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ pytestmark = pytest.mark.integration
 SMALL = ("--requests", "8000")
 WIDE = ("--transport", "tcp", "--set", "transport.late_fraction=0.05", "--set", "transport.delay_us=600")
 """A window that opens hundreds of times in a small run, on a fast machine too."""
+WIDE_MARK = {"requests": 8000, "transport": "tcp", "transport__late_fraction": 0.05, "transport__delay_us": 600}
 FIGURES = {
     "verdict", "guards", "transport", "planes", "seed", "requests", "committed", "mismatch_aborts", "false_aborts", "other_aborts",
     "wrong_data", "hung", "leaked", "anomalies", "coverage", "rate_per_s", "latency_ms", "versions", "command",
 }  # fmt: skip
 
 
-def names(results: dict) -> set[str]:
-    return {anomaly["name"] for anomaly in results["anomalies"]}
+@pytest.fixture(autouse=True)
+def _temporary_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_RUNS", str(tmp_path))
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -48,122 +50,97 @@ def test_results_and_check_agree(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "latest" / "results.json").read_text())["verdict"] == "invalid"
 
 
-def test_0_5_12_aborts_healthy_requests_because_of_the_stale_room(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12")
-    assert results["code"] == 1
-    assert results["false_aborts"] > 0
-    assert "false-abort" in names(results)
-    assert results["abort_attribution"]["stale_room"] == results["false_aborts"]
-    assert results["abort_attribution"]["unexplained"] == 0
+@pytest.mark.handoff(**WIDE_MARK, guards="sglang-0.5.12")
+def test_0_5_12_aborts_healthy_requests_because_of_the_stale_room(handoff_run) -> None:
+    result = handoff_run()
+    assert result.verdict == "invalid"
+    assert result.false_aborts > 0
+    assert "false-abort" in result.names
+    assert result.abort_attribution["stale_room"] == result.false_aborts
+    assert result.abort_attribution["unexplained"] == 0
 
 
-def test_the_one_line_fix_makes_0_5_12_valid(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12,+clear_on_free")
-    assert (results["code"], results["mismatch_aborts"]) == (0, 0)
+@pytest.mark.handoff(**WIDE_MARK, guards="sglang-0.5.12,+clear_on_free")
+def test_the_one_line_fix_makes_0_5_12_valid(handoff_run) -> None:
+    assert handoff_run().assert_valid().mismatch_aborts == 0
 
 
-def test_0_5_8_gives_the_previous_owners_first_token_and_never_aborts(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.8")
-    assert results["code"] == 1
-    assert results["mismatch_aborts"] == results["other_aborts"] == 0
-    misdelivery = next(anomaly for anomaly in results["anomalies"] if anomaly["name"] == "misdelivery")
+@pytest.mark.handoff(**WIDE_MARK, guards="sglang-0.5.8")
+def test_0_5_8_gives_the_previous_owners_first_token_and_never_aborts(handoff_run) -> None:
+    result = handoff_run()
+    assert result.mismatch_aborts == result.other_aborts == 0
+    misdelivery = next(anomaly for anomaly in result.anomalies if anomaly["name"] == "misdelivery")
     assert misdelivery["detail"]["output_ids"] > 0
     assert misdelivery["detail"]["previous owner of the slot"] > 0
 
 
-def test_0_5_9_hands_out_views_that_change(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.9", "--set", "workload.hidden_fraction=1")
-    assert {"false-abort", "changed-after-commit"} <= names(results)
+@pytest.mark.handoff(**WIDE_MARK, guards="sglang-0.5.9", workload__hidden_fraction=1)
+def test_0_5_9_hands_out_views_that_change(handoff_run) -> None:
+    assert {"false-abort", "changed-after-commit"} <= handoff_run().names
 
 
-def test_on_one_plane_the_window_cannot_open_and_nothing_is_claimed(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--transport", "tcp", "--guards", "sglang-0.5.12", "--planes", "shared")
-    assert (results["code"], results["verdict"]) == (3, "unknown")
-    assert results["mismatch_aborts"] == results["window_opened"] == 0
+@pytest.mark.handoff(requests=8000, transport="tcp", guards="sglang-0.5.12", planes="shared")
+def test_on_one_plane_the_window_cannot_open_and_nothing_is_claimed(handoff_run) -> None:
+    result = handoff_run()
+    assert result.verdict == "unknown"
+    assert result.mismatch_aborts == result.window_opened == 0
 
 
 @pytest.mark.parametrize(("guards", "torn"), [("sglang-0.5.13", True), ("hardened", False)])
-def test_a_row_whose_room_lands_first(tmp_path: Path, guards: str, torn: bool) -> None:
-    results = stress(
-        tmp_path,
-        *SMALL,
-        "--guards",
-        guards,
-        "--set",
-        "transport.reorder=room_first",
-        "--set",
-        "transport.late_fraction=0.3",
-    )
-    assert ("torn" in names(results)) is torn
-    assert (results["verdict"] == "invalid") is torn
+@pytest.mark.handoff(requests=8000, transport__reorder="room_first", transport__late_fraction=0.3)
+def test_a_row_whose_room_lands_first(handoff_run, guards: str, torn: bool) -> None:
+    result = handoff_run(guards=guards)
+    assert ("torn" in result.names) is torn
+    assert (result.verdict == "invalid") is torn
 
 
-@pytest.mark.parametrize("ack", ["true", "false"])
-def test_acknowledged_writes_keep_released_engines_clean(tmp_path: Path, ack: str) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--guards", "sglang-0.5.12", "--set", f"transport.ack={ack}")
-    assert (results["mismatch_aborts"] == 0) is (ack == "true")
+@pytest.mark.parametrize("ack", [True, False])
+@pytest.mark.handoff(**WIDE_MARK, guards="sglang-0.5.12")
+def test_acknowledged_writes_keep_released_engines_clean(handoff_run, ack: bool) -> None:
+    assert (handoff_run(transport__ack=ack).mismatch_aborts == 0) is ack
 
 
-def test_connections_reorder_blocks_and_hardened_bears_it(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, *WIDE, "--set", "transport.connections=3")
-    assert results["code"] == 0
-    assert results["window_opened"] >= 10
+@pytest.mark.handoff(**WIDE_MARK, transport__connections=3)
+def test_connections_reorder_blocks_and_hardened_bears_it(handoff_run) -> None:
+    assert handoff_run().assert_valid().window_opened >= 10
 
 
-def test_a_stale_optional_field_is_found_when_it_is_used(tmp_path: Path) -> None:
-    used = stress(tmp_path, *SMALL, "--guards", "hardened,-clear_optional,-requested_fields_only")
-    assert "stale-field" in names(used)
-    kept_away = stress(tmp_path, *SMALL, "--guards", "hardened,-clear_optional")
-    assert kept_away["code"] == 0
-    assert sum(kept_away["unconsumed_stale_fields"].values()) > 0
+@pytest.mark.handoff(requests=8000)
+def test_a_stale_optional_field_is_found_when_it_is_used(handoff_run) -> None:
+    assert "stale-field" in handoff_run(guards="hardened,-clear_optional,-requested_fields_only").names
+    kept_away = handoff_run(guards="hardened,-clear_optional").assert_valid()
+    assert sum(kept_away.unconsumed_stale_fields.values()) > 0
 
 
-def test_more_concurrency_than_slots_waits_and_nothing_starves(tmp_path: Path) -> None:
-    results = stress(tmp_path, *SMALL, "--slots", "2", "--concurrency", "64")
-    assert (results["code"], results["hung"]) == (0, 0)
-    assert results["reuse_min"] > 2000
+@pytest.mark.handoff(requests=8000, slots=2, concurrency=64)
+def test_more_concurrency_than_slots_waits_and_nothing_starves(handoff_run) -> None:
+    result = handoff_run().assert_valid()
+    assert result.hung == 0
+    assert result.reuse_min > 2000
 
 
 @pytest.mark.parametrize("policy", ["lifo", "random"])
-def test_other_allocators(tmp_path: Path, policy: str) -> None:
-    results = stress(
-        tmp_path, *SMALL, "--set", f"engine.slot_policy={policy}", "--set", f"engine.page_policy={policy}", "--slots", "4",
-        "--concurrency", "16", "--set", "transport.late_fraction=0.1",
-    )  # fmt: skip
-    assert results["code"] == 0
+@pytest.mark.handoff(requests=8000, slots=4, concurrency=16, transport__late_fraction=0.1)
+def test_other_allocators(handoff_run, policy: str) -> None:
+    handoff_run(engine__slot_policy=policy, engine__page_policy=policy).assert_valid()
 
 
 @pytest.mark.parametrize("arrival", ["poisson", "fixed"])
-def test_open_loop(tmp_path: Path, arrival: str) -> None:
-    results = stress(
-        tmp_path, "--requests", "1500", "--set", f"workload.arrival={arrival}", "--set", "workload.rate_per_s=1000",
-        "--concurrency", "512", "--set", "limits.min_window=0",
-    )  # fmt: skip
-    assert (results["code"], results["committed"]) == (0, 1700)
+@pytest.mark.handoff(requests=1500, concurrency=512, workload__rate_per_s=1000, limits__min_window=0)
+def test_open_loop(handoff_run, arrival: str) -> None:
+    assert handoff_run(workload__arrival=arrival).assert_valid().committed == 1700
 
 
-def test_several_nodes(tmp_path: Path) -> None:
-    results = stress(
-        tmp_path,
-        "--requests",
-        "6000",
-        "--set",
-        "topology.prefill=2",
-        "--set",
-        "topology.decode=2",
-        *WIDE,
-    )
-    assert (results["code"], results["committed"]) == (0, 6200)
+@pytest.mark.handoff(**(WIDE_MARK | {"requests": 6000}), topology__prefill=2, topology__decode=2)
+def test_several_nodes(handoff_run) -> None:
+    assert handoff_run().assert_valid().committed == 6200
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_other_shapes(tmp_path: Path, dtype: str) -> None:
-    results = stress(
-        tmp_path, "--requests", "2000", "--set", f"engine.hidden_dtype={dtype}", "--set", "engine.hidden=2048",
-        "--set", "engine.layers=3", "--set", "engine.pages_per_request=5", "--set", "engine.page_bytes=4096",
-        "--set", "transport.late_fraction=0.1",
-    )  # fmt: skip
-    assert results["code"] == 0
+@pytest.mark.handoff(requests=2000, transport__late_fraction=0.1)
+def test_other_shapes(handoff_run, dtype: str) -> None:
+    shape = {"hidden": 2048, "layers": 3, "pages_per_request": 5, "page_bytes": 4096, "hidden_dtype": dtype}
+    handoff_run(set={f"engine.{name}": value for name, value in shape.items()}).assert_valid()
 
 
 def test_scenario_file_and_changes(tmp_path: Path) -> None:
