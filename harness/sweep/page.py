@@ -1,0 +1,2 @@
+def render(cells, **page):
+    return "todo"
