@@ -1,0 +1,250 @@
+"""The search behind `handoff tune`, without processes: it asks for cells to be measured and says what to recommend.
+
+Machines drift, so every comparison is within rounds: each round measures every cell of a step once, and what a round has in common
+is taken out before the median over the rounds. How sure a figure is comes from drawing the rounds again, with replacement.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from harness.sweep.knee import KEEP, at_load, highest_within, isotonic, knee, lowest_reaching, unimodal
+
+STEP = math.sqrt(2.0)
+REACH = 4.0
+"""The decisive cells reach from a fourth to four times of the first guess."""
+DRAWS = 300
+SURE = 0.15
+"""A recommendation is repeated until its interval is within this share of it, or the rounds are used up."""
+SLOTS_REACH = 8.0
+
+Point = Mapping[str, float]
+"""One run: `rate` in hand-offs a second, `p99` in ms, `held` slots on average; without `rate` where it failed."""
+Cell = tuple[int, int]
+"""(concurrency, slots)."""
+Measure = Callable[[str, Sequence[Cell], int], list[dict[Cell, Point]]]
+"""(title, cells, rounds) to the runs of each round."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """A figure and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What is asked: the bound of p99 in ms or None, how far to look, slots fixed or None, rounds of the decisive cells."""
+
+    p99_ms: float | None
+    max_concurrency: int
+    slots: int | None
+    rounds: int
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What to set, what that gives, how sure it is, and what decided it."""
+
+    concurrency: int
+    slots: int
+    concurrency_range: tuple[float, float]
+    slots_range: tuple[float, float]
+    rate: Estimate
+    p99: Estimate
+    why: str
+    notes: list[str]
+
+
+class NothingFits(Exception):  # noqa: N818  an answer, not a fault
+    """No concurrency keeps the bound; the message says what the least one gives."""
+
+
+def advise(measure: Measure, limits: Limits) -> Advice:
+    """Search, and repeat what decides; raises NothingFits."""
+    ample = limits.slots or limits.max_concurrency
+    guess = _climb(measure, limits, ample)
+    cells = [(c, ample) for c in around(guess, limits.max_concurrency)]
+    title = "finding the knee"
+    rounds = measure(title, cells, limits.rounds)
+    best, spread = _concurrency(rounds, cells, limits)
+    if _wide(best, spread):
+        rounds += measure("repeating what decides", cells, limits.rounds)
+        best, spread = _concurrency(rounds, cells, limits)
+    concurrency = max(1, round(best))
+    slots, slots_range, slot_notes = ample, (float(ample), float(ample)), []
+    if limits.slots is None:
+        slots, slots_range, slot_notes = _slots(measure, limits, concurrency, ample, _held(rounds, best))
+    final = measure("confirming", [(concurrency, slots)], limits.rounds)
+    points = [point for one in final for point in one.values() if "rate" in point]
+    why, notes = _why(rounds, cells, limits, best)
+    return Advice(
+        concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), _median([p["p99"] for p in points]),
+        why, notes + slot_notes,
+    )  # fmt: skip
+
+
+def _climb(measure: Measure, limits: Limits, ample: int) -> float:
+    """A first guess: double the load until it pays no more or breaks the bound, twice in a row."""
+    rates: list[tuple[int, float]] = []
+    load, spent = 1, 0
+    best = 0.0
+    while load <= limits.max_concurrency and spent < 2:
+        point = measure("climbing", [(load, ample)], 1)[0].get((load, ample), {})
+        rate = point.get("rate", 0.0)
+        over = limits.p99_ms is not None and point.get("p99", math.inf) > limits.p99_ms
+        spent = spent + 1 if over or rate < best / KEEP else 0
+        best = max(best, rate)
+        rates.append((load, 0.0 if over else rate))
+        load *= 2
+    top = max(rate for _, rate in rates)
+    return float(next(load for load, rate in rates if rate >= KEEP * top))
+
+
+def around(guess: float, most: int) -> list[int]:
+    """Loads in steps of the square root of 2, from a fourth to four times of `guess`, 1 to `most`."""
+    steps = round(math.log(REACH) / math.log(STEP))
+    loads = (round(guess * STEP**step) for step in range(-steps, steps + 1))
+    return sorted({min(max(load, 1), most) for load in loads})
+
+
+def level(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], name: str) -> list[float]:
+    """The median over the rounds of `name` in each cell, what a round has in common taken out; NaN for a cell without runs."""
+    logs = [
+        {cell: math.log(point[name]) for cell, point in one.items() if point.get(name, 0.0) > 0.0} for one in rounds
+    ]
+    middle = {cell: statistics.median(values) for cell in cells if (values := [one[cell] for one in logs if cell in one])}
+    shift = [statistics.median([value - middle[cell] for cell, value in one.items()] or [0.0]) for one in logs]
+    found = []
+    for cell in cells:
+        values = [one[cell] - shift[i] for i, one in enumerate(logs) if cell in one]
+        found.append(math.exp(statistics.median(values)) if values else math.nan)
+    return found
+
+
+def _pick(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits) -> tuple[float, float | None, float | None]:  # fmt: skip
+    """(recommended concurrency, that of the knee or None, the highest that keeps the bound or None); raises NothingFits."""
+    pairs = [
+        (float(cell[0]), rate, late)
+        for cell, rate, late in zip(cells, level(rounds, cells, "rate"), level(rounds, cells, "p99"), strict=True)
+        if not math.isnan(rate) and not math.isnan(late)
+    ]
+    if not pairs:
+        raise NothingFits("no run of the decisive cells came to an end")
+    loads, rates, lates = ([pair[i] for pair in pairs] for i in range(3))
+    found = knee(loads, rates)
+    within = None
+    if limits.p99_ms is not None:
+        within = highest_within(loads, lates, limits.p99_ms)
+        if within is None:
+            raise NothingFits(f"p99 is {lates[0]:.3g} ms with {loads[0]:g} in flight, more than {limits.p99_ms:g} ms")
+    at = found.at if found else None
+    return min(at if at is not None else loads[-1], within if within is not None else math.inf), at, within
+
+
+def _concurrency(
+    rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits
+) -> tuple[float, tuple[float, float]]:
+    best = _pick(rounds, cells, limits)[0]
+
+    def again(drawn: Sequence[Mapping[Cell, Point]]) -> float:
+        try:
+            return _pick(drawn, cells, limits)[0]
+        except NothingFits:
+            return 1.0
+
+    return best, resample(rounds, again)
+
+
+def resample(rounds: Sequence[Any], figure: Callable[[Sequence[Any]], float]) -> tuple[float, float]:
+    """95 % interval of `figure` over rounds drawn again with replacement."""
+    draws = random.Random(len(rounds))
+    values = sorted(figure([draws.choice(rounds) for _ in rounds]) for _ in range(DRAWS))
+    return values[int(0.025 * DRAWS)], values[int(0.975 * DRAWS) - 1]
+
+
+def _wide(value: float, spread: tuple[float, float]) -> bool:
+    return spread[1] > value * (1 + SURE) or spread[0] < value / (1 + SURE)
+
+
+def _held(rounds: Sequence[Mapping[Cell, Point]], load: float) -> float:
+    """Slots in use at about this load."""
+    held = [(abs(math.log(cell[0] / load)), p["held"]) for one in rounds for cell, p in one.items() if p.get("held")]
+    nearest = min((distance for distance, _ in held), default=0.0)
+    return statistics.median([slots for distance, slots in held if distance <= nearest + 0.01] or [load])
+
+
+def _slots(
+    measure: Measure, limits: Limits, concurrency: int, ample: int, held: float
+) -> tuple[int, tuple[float, float], list[str]]:
+    """The smallest pool that keeps KEEP of the rate of an ample one, and the bound."""
+    least = max(1.0, min(held, concurrency) / 3)
+    pools = _pools(least, max(least, min(concurrency, held * 2)), ample)
+    cells = [(concurrency, pool) for pool in pools]
+    rounds = measure("finding the smallest pool", cells, limits.rounds)
+
+    def smallest(drawn: Sequence[Mapping[Cell, Point]]) -> float:
+        return _smallest(drawn, concurrency, ample, pools, limits.p99_ms)
+
+    found, spread = smallest(rounds), resample(rounds, smallest)
+    if _wide(found, spread):
+        rounds += measure("repeating the pools", cells, limits.rounds)
+        found, spread = smallest(rounds), resample(rounds, smallest)
+    notes = [f"the pool was not searched below {pools[0]} slots"] if found <= pools[0] > 1 else []
+    return math.ceil(round(found, 6)), spread, notes
+
+
+def _pools(least: float, most: float, ample: int) -> list[int]:
+    steps = max(1, math.ceil(math.log(most / least) / math.log(STEP)))
+    pools = {round(least * (most / least) ** (i / steps)) for i in range(steps + 1)}
+    return sorted({min(max(pool, 1), ample) for pool in pools} | {ample})
+
+
+def _smallest(
+    rounds: Sequence[Mapping[Cell, Point]], concurrency: int, ample: int, pools: Sequence[int], p99_ms: float | None
+) -> float:
+    whole = (concurrency, ample)
+    ratios, lates = [], []
+    for pool in pools:
+        both = [(one[concurrency, pool], one[whole]) for one in rounds if (concurrency, pool) in one and whole in one]
+        both = [(mine, full) for mine, full in both if "rate" in mine and "rate" in full]
+        ratios.append(statistics.median([mine["rate"] / full["rate"] for mine, full in both] or [math.nan]))
+        lates.append(statistics.median([mine["p99"] / full["p99"] for mine, full in both] or [math.nan]))
+    known = [(float(pool), ratio, late) for pool, ratio, late in zip(pools, ratios, lates, strict=True) if ratio > 0 and late > 0]
+    if not known:
+        return float(ample)
+    sizes, shares, slower = ([entry[i] for entry in known] for i in range(3))
+    rate_needs = lowest_reaching(sizes, [min(share, 1.0) for share in shares], KEEP)
+    # A pool may not lengthen the tail, either, where a tail is bounded: not by more than it may cost in rate.
+    late_needs = lowest_reaching(sizes, [min(1.0 / late, 1.0) for late in slower], KEEP) if p99_ms is not None else 1.0
+    return max(rate_needs or float(ample), late_needs or float(ample))
+
+
+def _why(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits, best: float) -> tuple[str, list[str]]:  # fmt: skip
+    _, at, within = _pick(rounds, cells, limits)
+    notes = []
+    if at is None:
+        notes.append(f"the rate still rises at {cells[-1][0]} in flight, the most that was tried")
+    if within is not None and (at is None or within < at):
+        return f"the bound: p99 reaches {limits.p99_ms:g} ms at {within:.3g} in flight", notes
+    if at is None:
+        return "the end of the range", notes
+    loads = [float(cell[0]) for cell in cells]
+    known = [(x, y) for x, y in zip(loads, level(rounds, cells, "p99"), strict=True) if not math.isnan(y)]
+    tail = at_load([x for x, _ in known], [y for _, y in known], best, isotonic)
+    rates = [(x, y) for x, y in zip(loads, level(rounds, cells, "rate"), strict=True) if not math.isnan(y)]
+    top = at_load([x for x, _ in rates], [y for _, y in rates], loads[-1], unimodal)
+    return f"the knee: more in flight brings less than 5 % more rate (p99 is {tail:.3g} ms there; the most that was tried gives {top:.0f}/s)", notes  # fmt: skip
+
+
+def _median(values: Sequence[float]) -> Estimate:
+    """Median with the 95 % interval of its resampled values."""
+    if not values:
+        return Estimate(math.nan, math.nan, math.nan)
+    return Estimate(statistics.median(values), *resample(list(values), lambda drawn: statistics.median(drawn)))
