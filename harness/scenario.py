@@ -294,6 +294,7 @@ def _put(tree: dict[str, Any], field: str, value: Any) -> None:
 
 
 def unknown(field: str) -> str:
+    """Say that there is no such field, and which may have been meant."""
     known = fields()
     ends = [name for name in known if name.endswith("." + field)]
     close = difflib.get_close_matches(field, known, 1) or ends or ["workload.concurrency"]

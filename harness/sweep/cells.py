@@ -30,13 +30,17 @@ def to_json(cell: Summary) -> dict[str, Any]:
     pooled = {**template, **_pooled(cell.results)} if cell.results else template
     spans = {
         name: [getattr(cell, name).low, getattr(cell, name).high]
-        for name in ("rate", "p50", "p90", "p99", "occupancy", "wait_p50", "wait_p99")
+        for name in ("rate", "p50", "p90", "p99", "occupancy", "wait_p50", "wait_p99", "other_cpu")
     }
     shares = {
         name: {"rate": share.rate, "interval": [share.low, share.high], "count": share.count, "of": share.of}
-        for name, share in (("false_aborts", cell.false_aborts), ("aborts", cell.aborts), ("wrong_data", cell.wrong_data))
+        for name, share in (
+            ("false_aborts", cell.false_aborts),
+            ("aborts", cell.aborts),
+            ("wrong_data", cell.wrong_data),
+        )
     }
-    return _finite({
+    found: dict[str, Any] = _finite({
         **pooled,
         **cell.values,
         "axes": {Axis(field, []).short: value for field, value in cell.values.items()},
@@ -48,6 +52,7 @@ def to_json(cell: Summary) -> dict[str, Any]:
         "spans": spans,
         "repeats": [_short(result) for result in cell.results],
     })  # fmt: skip
+    return found
 
 
 def _pooled(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -92,17 +97,33 @@ def _anomalies(results: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str,
 
 
 def _short(result: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("verdict", "seed", "requests", "rate_per_s", "latency_ms", "false_aborts", "wrong_data", "folder", "command")
+    names = (
+        "verdict",
+        "seed",
+        "requests",
+        "rate_per_s",
+        "latency_ms",
+        "false_aborts",
+        "wrong_data",
+        "folder",
+        "command",
+    )
     return {name: result[name] for name in names}
 
 
 def flat(cell: Summary) -> dict[str, Any]:
     """One row of the CSV and Parquet files: axis values by dotted field, then figures with their units last."""
-    row: dict[str, Any] = {**cell.values, "verdict": cell.verdict, "runs": cell.runs, "failed": cell.failed, "requests": cell.requests}
+    row: dict[str, Any] = {
+        **cell.values,
+        "verdict": cell.verdict,
+        "runs": cell.runs,
+        "failed": cell.failed,
+        "requests": cell.requests,
+    }
     spans: dict[str, Spread] = {
         "rate_per_s": cell.rate, "p50_ms": cell.p50, "p90_ms": cell.p90, "p99_ms": cell.p99,
         "slot_occupancy": cell.occupancy, "slot_wait_p50_ms": cell.wait_p50, "slot_wait_p99_ms": cell.wait_p99,
-        "reuse_min": cell.reuse,
+        "reuse_min": cell.reuse, "other_cpu": cell.other_cpu,
     }  # fmt: skip
     for name, span in spans.items():
         row |= {name: _none(span.middle), f"{name}.low": _none(span.low), f"{name}.high": _none(span.high)}

@@ -6,6 +6,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ _COLOURS = {_INK: "var(--ink)", _MUTED: "var(--muted)", _GRID: "var(--line)"} | 
 }
 """Colours that nothing else has, and what they become in the page."""
 _MARKERS = "osD^vP"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "handoff", "font.family": "sans-serif", "font.size": 11,
     "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _MUTED, "xtick.color": _MUTED, "ytick.color": _MUTED,
     "grid.color": _GRID, "axes.grid": True, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
@@ -108,7 +109,7 @@ def _scales(axes: Axes, axis: Axis, *, log: bool) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.minorticks_off()
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    if log and any(artist.get_ydata().size for artist in axes.lines):  # type: ignore[union-attr]
+    if log and axes.has_data():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     else:

@@ -27,7 +27,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     help="An axis; repeatable. Values with commas: quoted, separated by ';', or a TOML list.",
 )  # fmt: skip
 @click.option("--seconds-per-cell", type=float, metavar="S", help="Load of a cell, its repeats together (default 3).")
-@click.option("--repeats", type=int, metavar="N", help="Rounds; each has every cell once, in another order (default 3).")
+@click.option(
+    "--repeats", type=int, metavar="N", help="Rounds; each has every cell once, in another order (default 3)."
+)
 @click.option("--resume", type=click.Path(path_type=Path), metavar="FOLDER", help="Make only what is missing there.")
 @_KEEP
 @_JSON
@@ -42,10 +44,12 @@ def sweep(context: click.Context, /, **options: Any) -> None:
 
 @click.command(epilog=TUNE_EXITS)
 @scenario_options
-@click.option("--p99-ms", type=float, metavar="MS", help="Bound of the latency's p99; without it, the knee alone decides.")
+@click.option(
+    "--p99-ms", type=float, metavar="MS", help="Bound of the latency's p99; without it, the knee alone decides."
+)
 @click.option("--max-concurrency", type=int, metavar="N", default=512, show_default=True, help="Look no further.")
-@click.option("--seconds-per-run", type=float, metavar="S", default=1.0, show_default=True, help="Load of one run.")
-@click.option("--repeats", type=int, metavar="N", default=7, show_default=True, help="Rounds of the decisive cells.")
+@click.option("--seconds-per-run", type=float, metavar="S", default=0.5, show_default=True, help="Load of one run.")
+@click.option("--repeats", type=int, metavar="N", default=11, show_default=True, help="Rounds of the decisive cells.")
 @_KEEP
 @_JSON
 @_QUIET
@@ -55,5 +59,3 @@ def tune(context: click.Context, /, **options: Any) -> None:
     from harness.sweep import tune as work  # noqa: PLC0415
 
     context.exit(work.main(["handoff", *context.obj], options))
-
-

@@ -34,6 +34,8 @@ class Run(msgspec.Struct, frozen=True):
     error: str | None
     folder: str
     """Relative to the sweep's folder."""
+    other_cpu: float = 0.0
+    """Share of the cores' time that went to other work meanwhile, 0 to 1."""
 
 
 class SweepFolder:
@@ -94,20 +96,24 @@ class SweepFolder:
                 results = None if saved["error"] else json.loads((path.parent / "results.json").read_text())
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UsageError(f"{path}: damaged: {error}; remove its folder to have that run made again") from error
-            yield Run(job, results, saved["error"], str(path.parent.relative_to(self.path)))
+            yield Run(
+                job, results, saved["error"], str(path.parent.relative_to(self.path)), saved.get("other_cpu", 0.0)
+            )
 
     def done(self) -> set[tuple[str, int]]:
         """(cell, repeat) of every run that has come to an end."""
         return {(key(run.job.values), run.job.repeat) for run in self.runs()}
 
-    def finish(self, run: RunFolder, job: Job, results: dict[str, Any] | None, error: str | None, keep: Keep) -> Run:
+    def finish(
+        self, run: RunFolder, job: Job, results: dict[str, Any] | None, error: str | None, keep: Keep, other_cpu: float = 0.0
+    ) -> Run:  # fmt: skip
         """Mark a run as done, and drop its history unless it is to stay."""
         stays = results is not None and (keep == "all" or (keep == "anomalies" and bool(results["anomalies"])))
         if not stays and error is None:
             shutil.rmtree(run.history, ignore_errors=True)
-        saved = {"values": job.values, "repeat": job.repeat, "error": error, "history": stays or error is not None}
+        saved = {"values": job.values, "repeat": job.repeat, "error": error, "history": stays or error is not None, "other_cpu": round(other_cpu, 3)}  # fmt: skip
         write(run.path / "cell.json", json.dumps(saved, indent=1) + "\n")
-        return Run(job, results, error, str(run.path.relative_to(self.path)))
+        return Run(job, results, error, str(run.path.relative_to(self.path)), other_cpu)
 
     def discard(self, run: RunFolder) -> None:
         """Forget a run that was interrupted: it will be made again."""

@@ -57,8 +57,8 @@ def _csv(table: Sequence[dict[str, Any]]) -> str:
 
 
 def _parquet(table: Sequence[dict[str, Any]]) -> bytes:
-    import polars  # noqa: PLC0415
+    import polars as pl  # noqa: PLC0415
 
     target = io.BytesIO()
-    polars.DataFrame(list(table), infer_schema_length=None, strict=False).write_parquet(target)
+    pl.DataFrame(list(table), infer_schema_length=None, strict=False).write_parquet(target)
     return target.getvalue()

@@ -17,7 +17,7 @@ from harness.sweep.grid import Axis, label
 from harness.sweep.plan import Job, Plan
 from harness.sweep.stats import Summary
 from harness.sweep.table import number, percent, span
-from harness.sweep.views import LOADS, Line, line_axis, lines, trends
+from harness.sweep.views import LOADS, Line, busy, line_axis, lines, trends
 
 MAPS_MAX = 12
 SHOWN = ("guards", "planes", "transport.name", "workload.concurrency", "engine.slots", "transport.late_fraction", "transport.delay_us", "transport.jitter_us", "transport.ack", "workload.arrival", "workload.rate_per_s", "engine.slot_policy", "engine.poll_interval_ms", "topology.prefill", "topology.decode", "seed")  # fmt: skip
@@ -106,7 +106,9 @@ def held(plan: Plan) -> list[tuple[str, Any]]:
             value = getattr(window, field.rpartition(".")[2])
         if field in SHOWN or value != scenarios.get(plain, field):
             found.append((field, value))
-    return [(field, value) for field, value in found if value is not None and (field, value) != ("workload.rate_per_s", 0.0)]
+    return [
+        (field, value) for field, value in found if value is not None and (field, value) != ("workload.rate_per_s", 0.0)
+    ]
 
 
 def _verdicts(cells: Sequence[Summary]) -> list[tuple[str, int]]:
@@ -128,8 +130,11 @@ def _findings(cells: Sequence[Summary], axes: Sequence[Axis], drawn: Sequence[Li
         elif _in_flight(axes) and len(line.cells) > 1:
             found.append(f"No knee{where}: the rate still rises at the end of the range.")
     found += [f"{trend.text[0].upper()}{trend.text[1:]}." for trend in trends(cells, axes)]
+    found += [f"{text[0].upper()}{text[1:]}." for text in ([] if not axes else busy(cells))]
     wrong = sum(cell.wrong_data.count for cell in cells)
-    found.append(f"Wrong data, the silent kind: {wrong} hand-offs." if wrong else "Wrong data, the silent kind: none seen.")
+    found.append(
+        f"Wrong data, the silent kind: {wrong} hand-offs." if wrong else "Wrong data, the silent kind: none seen."
+    )
     return found
 
 

@@ -7,8 +7,7 @@ import json
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
+from typing import Any, Self
 
 from harness import scenario as scenarios
 from harness.errors import HandoffError, HarnessError
@@ -19,6 +18,7 @@ from harness.session import Session
 from harness.stress import expectations, judge
 from harness.sweep.folder import Keep, Run, SweepFolder
 from harness.sweep.grid import label
+from harness.sweep.meter import Meter
 from harness.sweep.plan import Job, Plan
 from harness.sweep.progress import Progress
 
@@ -32,8 +32,9 @@ class Runner:
         self._folder, self._plan, self._keep, self._progress = folder, plan, keep, progress
         self._session: Session | None = None
         self._sessions = 0
+        self._other_cpu = 0.0
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         """Nodes start with the first run."""
         return self
 
@@ -69,12 +70,14 @@ class Runner:
         if results is None:
             self._folder.discard(folder)
             return None
-        return self._folder.finish(folder, job, results, None, self._keep)
+        return self._folder.finish(folder, job, results, None, self._keep, self._other_cpu)
 
     def _drive(self, scenario: Scenario, folder: RunFolder) -> dict[str, Any] | None:
         """Results of one run; None when it was interrupted."""
         session = self._for(scenario.topology)
+        meter = Meter(member.process.pid for member in session.cluster.members)
         session.run(scenario, folder, Quiet())
+        self._other_cpu = meter.other()
         if session.interrupted:
             self.stopped = True
             return None

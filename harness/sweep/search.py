@@ -1,7 +1,8 @@
 """The search behind `handoff tune`, without processes: it asks for cells to be measured and says what to recommend.
 
-Machines drift, so every comparison is within rounds: each round measures every cell of a step once, and what a round has in common
-is taken out before the median over the rounds. How sure a figure is comes from drawing the rounds again, with replacement.
+Machines are shared, so every step is made in rounds that measure each of its cells once, and of each cell only the quieter half of
+its runs counts: those during which least of the machine went to other work. That is measured apart, so choosing by it favours no result.
+How sure a figure is comes from drawing the rounds again, with replacement.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from harness.sweep.knee import KEEP, at_load, highest_within, isotonic, knee, lowest_reaching, unimodal
+from harness.sweep.knee import KEEP, at_load, highest_within, isotonic, knee, lowest_reaching, saturating
 
 STEP = math.sqrt(2.0)
 REACH = 4.0
@@ -22,10 +23,12 @@ REACH = 4.0
 DRAWS = 300
 SURE = 0.15
 """A recommendation is repeated until its interval is within this share of it, or the rounds are used up."""
-SLOTS_REACH = 8.0
+QUIET_MIN = 3
+T = TypeVar("T")
 
 Point = Mapping[str, float]
-"""One run: `rate` in hand-offs a second, `p99` in ms, `held` slots on average; without `rate` where it failed."""
+"""One run: `rate` in hand-offs a second, `p99` in ms, `held` slots on average, `other` the share of the machine that did other work;
+without `rate` where it failed."""
 Cell = tuple[int, int]
 """(concurrency, slots)."""
 Measure = Callable[[str, Sequence[Cell], int], list[dict[Cell, Point]]]
@@ -62,7 +65,7 @@ class Advice(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
-class NothingFits(Exception):  # noqa: N818  an answer, not a fault
+class NothingFits(Exception):
     """No concurrency keeps the bound; the message says what the least one gives."""
 
 
@@ -70,19 +73,20 @@ def advise(measure: Measure, limits: Limits) -> Advice:
     """Search, and repeat what decides; raises NothingFits."""
     ample = limits.slots or limits.max_concurrency
     guess = _climb(measure, limits, ample)
-    cells = [(c, ample) for c in around(guess, limits.max_concurrency)]
-    title = "finding the knee"
-    rounds = measure(title, cells, limits.rounds)
+    rounds, cells = _bracket(measure, limits, guess, ample)
     best, spread = _concurrency(rounds, cells, limits)
     if _wide(best, spread):
-        rounds += measure("repeating what decides", cells, limits.rounds)
+        rounds += measure(
+            "repeating what decides", [cell for cell in cells if best / 3 <= cell[0] <= best * 3], limits.rounds
+        )
         best, spread = _concurrency(rounds, cells, limits)
     concurrency = max(1, round(best))
-    slots, slots_range, slot_notes = ample, (float(ample), float(ample)), []
+    slots, slots_range = ample, (float(ample), float(ample))
+    slot_notes: list[str] = []
     if limits.slots is None:
-        slots, slots_range, slot_notes = _slots(measure, limits, concurrency, ample, _held(rounds, best))
+        slots, slots_range, slot_notes = _slots(measure, limits, concurrency, _held(rounds, best))
     final = measure("confirming", [(concurrency, slots)], limits.rounds)
-    points = [point for one in final for point in one.values() if "rate" in point]
+    points = quieter([p for one in final for p in one.values() if "rate" in p], lambda p: p["other"])
     why, notes = _why(rounds, cells, limits, best)
     return Advice(
         concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), _median([p["p99"] for p in points]),
@@ -91,20 +95,36 @@ def advise(measure: Measure, limits: Limits) -> Advice:
 
 
 def _climb(measure: Measure, limits: Limits, ample: int) -> float:
-    """A first guess: double the load until it pays no more or breaks the bound, twice in a row."""
+    """A first guess: double the load until it pays no more or breaks the bound, twice in a row; of three tries the best counts."""
     rates: list[tuple[int, float]] = []
     load, spent = 1, 0
     best = 0.0
     while load <= limits.max_concurrency and spent < 2:
-        point = measure("climbing", [(load, ample)], 1)[0].get((load, ample), {})
-        rate = point.get("rate", 0.0)
-        over = limits.p99_ms is not None and point.get("p99", math.inf) > limits.p99_ms
+        points = [point for one in measure("climbing", [(load, ample)], 3) for point in one.values() if "rate" in point]
+        rate = max((point["rate"] for point in points), default=0.0)
+        over = limits.p99_ms is not None and min((point["p99"] for point in points), default=math.inf) > limits.p99_ms
         spent = spent + 1 if over or rate < best / KEEP else 0
         best = max(best, rate)
         rates.append((load, 0.0 if over else rate))
         load *= 2
     top = max(rate for _, rate in rates)
     return float(next(load for load, rate in rates if rate >= KEEP * top))
+
+
+def _bracket(measure: Measure, limits: Limits, guess: float, ample: int) -> tuple[list[dict[Cell, Point]], list[Cell]]:
+    """Measure around the guess, and again around the edge as long as the answer lies at one."""
+    rounds: list[dict[Cell, Point]] = []
+    cells: list[Cell] = []
+    for title in ("finding the knee", "looking further", "looking further still"):
+        new = [cell for c in around(guess, limits.max_concurrency) if (cell := (c, ample)) not in cells]
+        rounds += measure(title, new, limits.rounds)
+        cells = sorted(cells + new)
+        best = _pick(rounds, cells, limits)[0]
+        low, high = float(cells[0][0]), float(cells[-1][0])
+        if low < best < high or (best <= low <= 1) or (best >= high >= limits.max_concurrency):
+            break
+        guess = low if best <= low else high
+    return rounds, cells
 
 
 def around(guess: float, most: int) -> list[int]:
@@ -115,17 +135,18 @@ def around(guess: float, most: int) -> list[int]:
 
 
 def level(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], name: str) -> list[float]:
-    """The median over the rounds of `name` in each cell, what a round has in common taken out; NaN for a cell without runs."""
-    logs = [
-        {cell: math.log(point[name]) for cell, point in one.items() if point.get(name, 0.0) > 0.0} for one in rounds
-    ]
-    middle = {cell: statistics.median(values) for cell in cells if (values := [one[cell] for one in logs if cell in one])}
-    shift = [statistics.median([value - middle[cell] for cell, value in one.items()] or [0.0]) for one in logs]
+    """The median of `name` over the quieter half of each cell's runs; NaN for a cell without runs."""
     found = []
     for cell in cells:
-        values = [one[cell] - shift[i] for i, one in enumerate(logs) if cell in one]
-        found.append(math.exp(statistics.median(values)) if values else math.nan)
+        points = quieter([one[cell] for one in rounds if "rate" in one.get(cell, {})], lambda point: point["other"])
+        found.append(statistics.median([point[name] for point in points]) if points else math.nan)
     return found
+
+
+def quieter(items: Sequence[T], noise: Callable[[T], float]) -> list[T]:
+    """The half, rounded up, with the least `noise`; at least QUIET_MIN where there are so many."""
+    count = max((len(items) + 1) // 2, QUIET_MIN)
+    return sorted(items, key=noise)[:count]
 
 
 def _pick(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits) -> tuple[float, float | None, float | None]:  # fmt: skip
@@ -181,9 +202,10 @@ def _held(rounds: Sequence[Mapping[Cell, Point]], load: float) -> float:
 
 
 def _slots(
-    measure: Measure, limits: Limits, concurrency: int, ample: int, held: float
+    measure: Measure, limits: Limits, concurrency: int, held: float
 ) -> tuple[int, tuple[float, float], list[str]]:
-    """The smallest pool that keeps KEEP of the rate of an ample one, and the bound."""
+    """The smallest pool that keeps KEEP of the rate of an ample one, and its tail. A slot for each hand-off in flight is ample."""
+    ample = concurrency
     least = max(1.0, min(held, concurrency) / 3)
     pools = _pools(least, max(least, min(concurrency, held * 2)), ample)
     cells = [(concurrency, pool) for pool in pools]
@@ -214,9 +236,14 @@ def _smallest(
     for pool in pools:
         both = [(one[concurrency, pool], one[whole]) for one in rounds if (concurrency, pool) in one and whole in one]
         both = [(mine, full) for mine, full in both if "rate" in mine and "rate" in full]
+        both = quieter(both, lambda pair: pair[0]["other"] + pair[1]["other"])
         ratios.append(statistics.median([mine["rate"] / full["rate"] for mine, full in both] or [math.nan]))
         lates.append(statistics.median([mine["p99"] / full["p99"] for mine, full in both] or [math.nan]))
-    known = [(float(pool), ratio, late) for pool, ratio, late in zip(pools, ratios, lates, strict=True) if ratio > 0 and late > 0]
+    known = [
+        (float(pool), ratio, late)
+        for pool, ratio, late in zip(pools, ratios, lates, strict=True)
+        if ratio > 0 and late > 0
+    ]
     if not known:
         return float(ample)
     sizes, shares, slower = ([entry[i] for entry in known] for i in range(3))
@@ -239,7 +266,7 @@ def _why(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: 
     known = [(x, y) for x, y in zip(loads, level(rounds, cells, "p99"), strict=True) if not math.isnan(y)]
     tail = at_load([x for x, _ in known], [y for _, y in known], best, isotonic)
     rates = [(x, y) for x, y in zip(loads, level(rounds, cells, "rate"), strict=True) if not math.isnan(y)]
-    top = at_load([x for x, _ in rates], [y for _, y in rates], loads[-1], unimodal)
+    top = saturating([x for x, _ in rates], [y for _, y in rates])(loads[-1])
     return f"the knee: more in flight brings less than 5 % more rate (p99 is {tail:.3g} ms there; the most that was tried gives {top:.0f}/s)", notes  # fmt: skip
 
 
@@ -247,4 +274,4 @@ def _median(values: Sequence[float]) -> Estimate:
     """Median with the 95 % interval of its resampled values."""
     if not values:
         return Estimate(math.nan, math.nan, math.nan)
-    return Estimate(statistics.median(values), *resample(list(values), lambda drawn: statistics.median(drawn)))
+    return Estimate(statistics.median(values), *resample(list(values), statistics.median))

@@ -59,6 +59,8 @@ class Summary(msgspec.Struct, frozen=True):
     """Tenures in one run of the slot that had the fewest."""
     window: Share
     """Hand-offs that saw their status before their data."""
+    other_cpu: Spread
+    """Share of the cores' time that went to other work."""
     results: list[dict[str, Any]]
 
 
@@ -159,6 +161,7 @@ def summarize(values: Mapping[str, Any], runs: Sequence[Run]) -> Summary:
         wait_p99=over("slot_wait_ms", "p99"),
         reuse=over("reuse_min"),
         window=pooled("window_opened"),
+        other_cpu=spread(run.other_cpu for run in runs if run.results is not None),
         results=results,
     )
 

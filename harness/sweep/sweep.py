@@ -22,7 +22,7 @@ from harness.sweep.progress import progress
 from harness.sweep.run import Runner
 from harness.sweep.stats import Summary, summaries
 from harness.sweep.table import number, table
-from harness.sweep.views import line_axis, lines, trends
+from harness.sweep.views import busy, line_axis, lines, trends
 
 SECONDS_PER_CELL, REPEATS = 3.0, 3
 SECONDS_MAX = 86_400.0
@@ -94,7 +94,7 @@ def _report(folder: SweepFolder, plan: Plan, found: Sequence[Summary], left: int
         print(json.dumps(to_object(folder, plan, found, left) | {"files": [str(path) for path in paths]}, indent=1))
     else:
         console = Console(width=None if sys.stdout.isatty() else 160)
-        console.print(table(found, headline(folder, plan, found)))
+        console.print(table(found, headline(folder, found)))
         for text in findings(plan, found):
             console.print(text, highlight=False)
         console.print("\n" + "\n".join(f"{path.name}: {path}" for path in paths), highlight=False, soft_wrap=True)
@@ -103,7 +103,7 @@ def _report(folder: SweepFolder, plan: Plan, found: Sequence[Summary], left: int
             print(f"handoff: {text}", file=sys.stderr)
 
 
-def headline(folder: SweepFolder, plan: Plan, found: Sequence[Summary]) -> str:
+def headline(folder: SweepFolder, found: Sequence[Summary]) -> str:
     """One line on what was run."""
     runs = sum(cell.runs for cell in found)
     cores = folder.manifest["machine"]["cores"]
@@ -113,6 +113,7 @@ def headline(folder: SweepFolder, plan: Plan, found: Sequence[Summary]) -> str:
 def findings(plan: Plan, found: Sequence[Summary]) -> list[str]:
     """What the cells say, in a few lines."""
     texts = [trend.text for trend in trends(found, plan.axes)]
+    texts += busy(found)
     axis = line_axis(plan.axes)
     for line in lines(found, axis) if axis else []:
         where = f" ({line.label})" if line.rest else ""

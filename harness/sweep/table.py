@@ -34,7 +34,9 @@ def table(cells: Sequence[Summary], title: str) -> Table:
 def _caption(cells: Sequence[Summary]) -> str:
     lines = []
     if any(cell.verdict == "unknown" for cell in cells):
-        lines.append("unknown: nothing was found, but the race could not have shown there (no window, or no reuse of slots)")
+        lines.append(
+            "unknown: nothing was found, but the race could not have shown there (no window, or no reuse of slots)"
+        )
     lines += [f"failed: {cell.errors[0]}" for cell in cells if cell.errors][:3]
     return "\n".join(lines)
 

@@ -28,11 +28,12 @@ from harness.sweep.search import Advice, Cell, Limits, NothingFits, Point
 from harness.sweep.stats import Summary, summaries
 from harness.sweep.sweep import EXIT_INTERRUPTED, SECONDS_MAX
 from harness.sweep.table import number, percent, table
+from harness.sweep.views import busy
 
 CONCURRENCY, SLOTS = "workload.concurrency", "engine.slots"
 
 
-class _Stopped(Exception):  # noqa: N818
+class _Stopped(Exception):
     """The user pressed Ctrl-C."""
 
 
@@ -124,7 +125,7 @@ def point(run: Run) -> Point:
     if results is None or not results["latency_ms"] or results["interrupted"]:
         return {}
     held = results["slot_occupancy"] * run.job.values[SLOTS]
-    return {"rate": results["rate_per_s"], "p99": results["latency_ms"]["p99"], "held": held}
+    return {"rate": results["rate_per_s"], "p99": results["latency_ms"]["p99"], "held": held, "other": run.other_cpu}
 
 
 def _report(
@@ -149,7 +150,9 @@ def _report(
         print(json.dumps(found, indent=1))
     else:
         console = Console(width=None if sys.stdout.isatty() else 160)
-        console.print(table(cells, f"{len(cells)} cells, {len(runs)} runs; {folder.manifest['machine']['cores']} cores"))
+        console.print(
+            table(cells, f"{len(cells)} cells, {len(runs)} runs; {folder.manifest['machine']['cores']} cores")
+        )
         console.print("\n" + "\n".join(lead), highlight=False, soft_wrap=True)
         console.print("\n" + "\n".join(f"{path.name}: {path}" for path in paths), highlight=False, soft_wrap=True)
     if note:
@@ -161,8 +164,10 @@ def words(advice: Advice, cells: Sequence[Summary]) -> list[str]:
     low, high = advice.concurrency_range
     least, most = advice.slots_range
     found = [
-        f"Recommended: concurrency {advice.concurrency}, slots {advice.slots}. That gives {number(advice.rate.value)} hand-offs a second "
-        f"({number(advice.rate.low)} to {number(advice.rate.high)}), p99 {number(advice.p99.value)} ms ({number(advice.p99.low)} to {number(advice.p99.high)}).",
+        (
+            f"Recommended: concurrency {advice.concurrency}, slots {advice.slots}. That gives {number(advice.rate.value)} hand-offs a second "
+            f"({number(advice.rate.low)} to {number(advice.rate.high)}), p99 {number(advice.p99.value)} ms ({number(advice.p99.low)} to {number(advice.p99.high)})."
+        ),
         f"Decided by {advice.why}.",
         f"How sure (95 %, from drawing the rounds again): concurrency {number(low)} to {number(high)}, slots {number(least)} to {number(most)}.",
     ]
@@ -172,4 +177,4 @@ def words(advice: Advice, cells: Sequence[Summary]) -> list[str]:
             found.append(f"Not safe there: false aborts {percent(cell.false_aborts)}, wrong data {percent(cell.wrong_data)}.")  # fmt: skip
         elif cell.verdict != "valid":
             found.append(f"Verdict of that cell: {cell.verdict}; a rate without a verdict says nothing about safety.")
-    return found + [f"Note: {note}." for note in advice.notes] + ([] if math.isfinite(advice.rate.value) else ["Note: the confirming runs failed."])  # fmt: skip
+    return found + [f"Note: {note}." for note in [*advice.notes, *busy(cells)]] + ([] if math.isfinite(advice.rate.value) else ["Note: the confirming runs failed."])  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from harness.sweep.knee import Knee, knee
 from harness.sweep.stats import Share, Summary
 
 LOADS = ("workload.concurrency", "workload.rate_per_s")
+BUSY = 0.1
+"""Share of other work from which on it is told."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -62,7 +65,7 @@ def line_axis(axes: Sequence[Axis]) -> Axis | None:
     """The axis to draw along: a load if there is one, else the first of numbers."""
     numeric = [axis for axis in axes if axis.numeric]
     loads = [axis for axis in numeric if axis.field in LOADS]
-    return (loads or numeric or [None])[0]
+    return next(iter(loads or numeric), None)
 
 
 def lines(cells: Sequence[Summary], axis: Axis) -> list[Line]:
@@ -104,3 +107,13 @@ def _mean(shares: Sequence[Share]) -> tuple[float, float, float]:
     below = math.sqrt(sum((share.rate - share.low) ** 2 for share in shares)) / count
     above = math.sqrt(sum((share.high - share.rate) ** 2 for share in shares)) / count
     return rate, max(0.0, rate - below), min(1.0, rate + above)
+
+
+def busy(found: Sequence[Summary]) -> list[str]:
+    """A warning where the machine was not this sweep's alone."""
+    shares = [cell.other_cpu.middle for cell in found if not math.isnan(cell.other_cpu.middle)]
+    if not shares or (share := statistics.median(shares)) < BUSY:
+        return []
+    return [
+        f"the machine was busy with other work meanwhile ({share:.0%} of its cores): rates and latencies are those of such a machine"
+    ]
