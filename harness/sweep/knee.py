@@ -61,7 +61,7 @@ def saturating(loads: Sequence[float], rates: Sequence[float]) -> Callable[[floa
     little; a handful of shapes `k` and a grid of `half` are tried, and a shape far from the usual one must fit better. `loads` and `rates` (n,) above 0.
     """
     x, y = np.log(np.asarray(loads, float)), np.log(np.asarray(rates, float))
-    halves = np.exp(np.linspace(x.min() - 2.0, x.max() + 2.0, 160))
+    halves = np.exp(np.linspace(x.min() - 2.0, x.max() + 2.0, 80))
     best, found = math.inf, (0.0, 1.0, 1.0)
     for shape in SHAPES:
         form = x - np.log(np.exp(shape * x) + halves[:, None] ** shape) / shape

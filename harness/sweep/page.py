@@ -60,11 +60,11 @@ def _short_percent(rate: float) -> str:
 
 
 METRICS = (
-    Metric("False aborts", "share of hand-offs; darker is more", _rate_of_false, lambda c: _short_percent(_rate_of_false(c))),
-    Metric("Rate", "hand-offs that ended well a second; darker is more", lambda c: c.rate.middle, lambda c: number(c.rate.middle)),
-    Metric("p99 latency", "ms, 99 of 100 hand-offs were quicker; darker is slower", lambda c: c.p99.middle, lambda c: number(c.p99.middle)),
+    Metric("False aborts", "share of hand-offs; stronger colour is more", _rate_of_false, lambda c: _short_percent(_rate_of_false(c))),
+    Metric("Rate", "hand-offs that ended well a second; stronger colour is more", lambda c: c.rate.middle, lambda c: number(c.rate.middle)),
+    Metric("p99 latency", "ms, 99 of 100 hand-offs were quicker; stronger colour is slower", lambda c: c.p99.middle, lambda c: number(c.p99.middle)),
     Metric("Slots held", "share of the pool in use, averaged over time", lambda c: c.occupancy.middle, lambda c: "" if math.isnan(c.occupancy.middle) else f"{c.occupancy.middle:.0%}"),
-    Metric("Reuse", "tenures in one run of the slot that had the fewest; darker is more", lambda c: c.reuse.middle, lambda c: number(c.reuse.middle)),
+    Metric("Reuse", "tenures in one run of the slot that had the fewest; stronger colour is more", lambda c: c.reuse.middle, lambda c: number(c.reuse.middle)),
 )  # fmt: skip
 WRONG = Metric("Wrong data", "share of hand-offs that got another request's data and did not notice", lambda c: c.wrong_data.rate, lambda c: _short_percent(c.wrong_data.rate))  # fmt: skip
 
@@ -109,6 +109,13 @@ def held(plan: Plan) -> list[tuple[str, Any]]:
     return [
         (field, value) for field, value in found if value is not None and (field, value) != ("workload.rate_per_s", 0.0)
     ]
+
+
+def _plain(value: Any) -> Any:
+    """As it is written in TOML, without a fraction of zero."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _verdicts(cells: Sequence[Summary]) -> list[tuple[str, int]]:

@@ -53,7 +53,8 @@ class Runner:
                 run = self._one(job)
                 if run is not None:
                     made.append(run)
-        self._progress.next(len(made), len(jobs), "")
+        if jobs:
+            self._progress.next(len(made), len(jobs), "")
         return made
 
     def _one(self, job: Job) -> Run | None:

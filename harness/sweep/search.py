@@ -1,7 +1,7 @@
 """The search behind `handoff tune`, without processes: it asks for cells to be measured and says what to recommend.
 
-Machines are shared, so every step is made in rounds that measure each of its cells once, and of each cell only the quieter half of
-its runs counts: those during which least of the machine went to other work. That is measured apart, so choosing by it favours no result.
+Machines are shared, so every step is made in rounds that measure each of its cells once, and what the machine did besides is measured
+with each run. Figures are compared as they would be if every run had had the same share of the machine: that of the quieter runs.
 How sure a figure is comes from drawing the rounds again, with replacement.
 """
 
@@ -14,16 +14,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from harness.sweep.knee import KEEP, at_load, highest_within, isotonic, knee, lowest_reaching, saturating
 
 STEP = math.sqrt(2.0)
 REACH = 4.0
 """The decisive cells reach from a fourth to four times of the first guess."""
-DRAWS = 300
+DRAWS = 200
 SURE = 0.15
 """A recommendation is repeated until its interval is within this share of it, or the rounds are used up."""
 QUIET_MIN = 3
+QUIET = 0.75
+"""Quantile of the free share that figures are taken to."""
+OTHER_MAX = 0.95
+SIGN = {"rate": 1, "p99": -1}
+"""How a figure moves with the free share of the machine."""
+SLOPE_MAX = 2.0
+SAME = 0.02
+"""Free shares that differ by no more than this, on a log scale, are the same."""
 T = TypeVar("T")
 
 Point = Mapping[str, float]
@@ -88,8 +97,17 @@ def advise(measure: Measure, limits: Limits) -> Advice:
     final = measure("confirming", [(concurrency, slots)], limits.rounds)
     points = quieter([p for one in final for p in one.values() if "rate" in p], lambda p: p["other"])
     why, notes = _why(rounds, cells, limits, best)
+    p99 = _median([p["p99"] for p in points])
+    if limits.p99_ms is not None and p99.low > limits.p99_ms:
+        notes.append(
+            f"the confirming runs were over the bound: p99 {p99.value:.3g} ms; the machine changed meanwhile, or the pool is too small"
+        )
+    if _wide(best, spread):
+        notes.append(
+            "not sure: the interval of the concurrency reaches beyond 15 % of it; run it again when the machine is quieter, or with more --repeats"
+        )
     return Advice(
-        concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), _median([p["p99"] for p in points]),
+        concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), p99,
         why, notes + slot_notes,
     )  # fmt: skip
 
@@ -135,12 +153,38 @@ def around(guess: float, most: int) -> list[int]:
 
 
 def level(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], name: str) -> list[float]:
-    """The median of `name` over the quieter half of each cell's runs; NaN for a cell without runs."""
-    found = []
-    for cell in cells:
-        points = quieter([one[cell] for one in rounds if "rate" in one.get(cell, {})], lambda point: point["other"])
-        found.append(statistics.median([point[name] for point in points]) if points else math.nan)
-    return found
+    """`name` (`rate` or `p99`) of each cell, the median over its runs, all taken to one share of the machine; NaN for a cell without runs.
+
+    How a figure moves with the free share is fitted within the cells, a straight line on log scales, the same for all of them. All are
+    taken to the share that was free in the quieter quarter of the runs: not beyond what was seen, so a machine that was busy all
+    the time stays busy in the result.
+    """
+    found = [
+        [(math.log1p(-min(p["other"], OTHER_MAX)), math.log(p[name])) for one in rounds if (p := one.get(cell, {})).get(name)]
+        for cell in cells
+    ]  # fmt: skip
+    free = [x for points in found for x, _ in points]
+    if not free:
+        return [math.nan] * len(cells)
+    slope, quiet = _slope(found, SIGN[name]), float(np.quantile(free, QUIET))
+    return [
+        math.exp(statistics.median([y - slope * (x - quiet) for x, y in points])) if points else math.nan
+        for points in found
+    ]
+
+
+def _slope(cells: Sequence[Sequence[tuple[float, float]]], sign: int) -> float:
+    """The common slope within the cells, 0 to SLOPE_MAX in the direction of `sign`; 0 where the shares hardly differ."""
+    moved = [pair for points in cells if points for pair in _centred(points)]
+    square = sum(x * x for x, _ in moved)
+    if square < len(moved) * SAME**2:
+        return 0.0
+    return sign * min(max(sign * sum(x * y for x, y in moved) / square, 0.0), SLOPE_MAX)
+
+
+def _centred(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    middle = [statistics.fmean(column) for column in zip(*points, strict=True)]
+    return [(x - middle[0], y - middle[1]) for x, y in points]
 
 
 def quieter(items: Sequence[T], noise: Callable[[T], float]) -> list[T]:
@@ -231,18 +275,13 @@ def _pools(least: float, most: float, ample: int) -> list[int]:
 def _smallest(
     rounds: Sequence[Mapping[Cell, Point]], concurrency: int, ample: int, pools: Sequence[int], p99_ms: float | None
 ) -> float:
-    whole = (concurrency, ample)
-    ratios, lates = [], []
-    for pool in pools:
-        both = [(one[concurrency, pool], one[whole]) for one in rounds if (concurrency, pool) in one and whole in one]
-        both = [(mine, full) for mine, full in both if "rate" in mine and "rate" in full]
-        both = quieter(both, lambda pair: pair[0]["other"] + pair[1]["other"])
-        ratios.append(statistics.median([mine["rate"] / full["rate"] for mine, full in both] or [math.nan]))
-        lates.append(statistics.median([mine["p99"] / full["p99"] for mine, full in both] or [math.nan]))
+    """The smallest of `pools` (rising, the last one `ample`) that keeps KEEP of the last one's rate."""
+    cells = [(concurrency, pool) for pool in pools]
+    rates, lates = level(rounds, cells, "rate"), level(rounds, cells, "p99")
     known = [
-        (float(pool), ratio, late)
-        for pool, ratio, late in zip(pools, ratios, lates, strict=True)
-        if ratio > 0 and late > 0
+        (float(pool), rate / rates[-1], late / lates[-1])
+        for pool, rate, late in zip(pools, rates, lates, strict=True)
+        if rate > 0 and late > 0 and rates[-1] > 0 and lates[-1] > 0
     ]
     if not known:
         return float(ample)
