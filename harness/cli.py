@@ -17,6 +17,8 @@ from rich.table import Table
 from harness import __version__
 from harness.cli_matrix import bisect, matrix
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
+from harness.options import changes_of, scenario_options
+from harness.sweep.commands import sweep, tune
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
 EXIT_INTERRUPTED = 130
@@ -30,20 +32,7 @@ def app() -> None:
 
 
 @app.command(epilog=EXITS)
-@click.argument("scenario", required=False, type=click.Path(path_type=Path))
-@click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`.")
-@click.option("--transport", metavar="NAME", help="shm or tcp (default shm).")
-@click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split).")
-@click.option("--requests", metavar="N", help="Hand-offs to drive.")
-@click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests).")
-@click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
-@click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
-@click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
-@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable.")
-@click.option(
-    "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
-    metavar="DIR", help="Where run folders go.",
-)  # fmt: skip
+@scenario_options
 @click.option("--registry", metavar="ADDRESS", help="Use nodes started by hand: ZMQ address of their registry.")
 @click.option("--inbox", metavar="ADDRESS", default="tcp://127.0.0.1:*", help="With --registry: ZMQ address to bind.")
 @click.option("--cluster", metavar="NAME", default="handoff", help="With --registry: the nodes' --cluster.")
@@ -61,11 +50,7 @@ def stress(
     from harness.live import display  # noqa: PLC0415
     from harness.session import Attach  # noqa: PLC0415
 
-    wanted: dict[str, Any] = dict(map(scenarios.parse_set, changes))
-    for option, field in _FIELDS.items():
-        if options[option] is not None:
-            wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
-    chosen = scenarios.load(scenario, wanted)
+    chosen = scenarios.load(scenario, changes_of(changes, options))
     progress = display(Console(stderr=True), quiet=quiet)
     attach = Attach(registry, inbox, cluster) if registry else None
     outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
@@ -73,18 +58,6 @@ def stress(
     reports.write(page, reports.render(outcome.folder.path, "html"))
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
-
-
-_FIELDS = {
-    "guards": "guards",
-    "transport": "transport.name",
-    "planes": "planes",
-    "requests": "workload.requests",
-    "duration": "workload.duration_s",
-    "concurrency": "workload.concurrency",
-    "slots": "engine.slots",
-    "seed": "seed",
-}
 
 
 @app.command(epilog=EXITS)
@@ -146,6 +119,8 @@ def guards(*, as_json: bool) -> None:
 
 app.add_command(matrix)
 app.add_command(bisect)
+app.add_command(sweep)
+app.add_command(tune)
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

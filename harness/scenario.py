@@ -156,14 +156,21 @@ _ENUMS = {
 
 def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
     """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked."""
-    tree: dict[str, Any] = {}
-    if path is not None:
-        try:
-            tree = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise UsageError(f"scenario {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"scenario {path}: not TOML: {error}") from error
+    return build(read(path) if path is not None else {}, changes)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The tree in `path`; raises UsageError when it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"scenario {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"scenario {path}: not TOML: {error}") from error
+
+
+def build(tree: dict[str, Any], changes: dict[str, Any]) -> Scenario:
+    """The scenario that `tree` (which is changed) gives with `changes` applied, and checked."""
     for field, value in changes.items():
         _put(tree, field, value)
     try:
@@ -278,7 +285,7 @@ def transport_settings(transport: Transport) -> TransportSettings:
 
 def _put(tree: dict[str, Any], field: str, value: Any) -> None:
     if field not in fields():
-        raise UsageError(_unknown(field))
+        raise UsageError(unknown(field))
     table, _, key = field.rpartition(".")
     target = tree.setdefault(table, {}) if table else tree
     if not isinstance(target, dict):
@@ -286,7 +293,8 @@ def _put(tree: dict[str, Any], field: str, value: Any) -> None:
     target[key] = value
 
 
-def _unknown(field: str) -> str:
+def unknown(field: str) -> str:
+    """Say that there is no such field, and which may have been meant."""
     known = fields()
     ends = [name for name in known if name.endswith("." + field)]
     close = difflib.get_close_matches(field, known, 1) or ends or ["workload.concurrency"]
@@ -297,10 +305,10 @@ def _one_line(message: str, tree: dict[str, Any]) -> str:
     """msgspec's message ends in the path of the field: put the field first and the value in."""
     text, _, path = message.partition(" - at `$.")
     if not path:
-        return _unknown(text.split("`")[1]) if text.startswith("Object contains unknown field") else message
+        return unknown(text.split("`")[1]) if text.startswith("Object contains unknown field") else message
     field = path.rstrip("`")
     if text.startswith("Object contains unknown field"):
-        return _unknown(f"{field}.{text.split('`')[1]}")
+        return unknown(f"{field}.{text.split('`')[1]}")
     value: Any = tree
     for part in field.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -15,6 +15,7 @@ from harness.check.authors import Authors
 from harness.check.coverage import Window, coverage
 from harness.check.delivery import Delivery
 from harness.check.liveness import Liveness, Load
+from harness.check.occupancy import Occupancy
 from harness.check.ownership import Ownership, fewest_and_most
 from harness.check.report import Anomaly, Expectations, Report, interval95
 from harness.check.resources import Resources
@@ -73,6 +74,7 @@ class _Run:
         self.resources = Resources(expect, self.tally, driver)
         self.window = Window()
         self.load = Load()
+        self.occupancy = Occupancy(expect.slots * len(keys))
         self.refused = 0
         self._bounds: deque[tuple[int, np.uint64]] = deque()
 
@@ -80,7 +82,8 @@ class _Run:
         """Take in a step and judge the hand-offs that are complete by then."""
         self.resources.take(step.driver)
         self.table.absorb(step, self.load.take(step.driver))
-        self.ownership.take(step, self.table)
+        turn = self.ownership.take(step, self.table)
+        self.occupancy.take(turn, self.load, self.found.last_ns if step.last else int(step.bound))
         self.refused += len(step.pick(Verb.REFUSED)[0])
         rows = self.table.settle(all_rows=step.last)
         self.delivery.judge(rows, self.table.rows, self.table.invoked)
@@ -88,6 +91,7 @@ class _Run:
             self.delivery.late_ends(self.table.late_ends.pop())
         self.aborts.judge(rows)
         self.liveness.judge(rows)
+        self.occupancy.judge(rows)
         self.window.judge(rows)
         self.authors.keep(rows, self.table.invoked)
         self._prune(step.bound)
@@ -118,6 +122,8 @@ class _Run:
             coverage=coverage(expect, reuse[0], self.window, rate),
             rate_per_s=rate,
             latency_ms=self.liveness.latencies.in_ms(),
+            slot_occupancy=self.occupancy.share,
+            slot_wait_ms=self.occupancy.waits.in_ms(),
             duration_s=(self.found.last_ns - self.found.first_ns) / 1e9,
             window_opened=self.window.opened,
             reuse_min=reuse[0],

@@ -99,6 +99,12 @@ class Load:
         self._ended += int(ends.sum())
         return inside
 
+    def window(self, low_ns: int, high_ns: int) -> tuple[int, int]:
+        """The part of the stretch `low_ns` to `high_ns` that is known to belong to the load, ns; empty where begin >= end."""
+        if self._from_ns is None:
+            return 0, 0
+        return max(low_ns, self._from_ns), min(high_ns, self._to_ns if self._to_ns is not None else high_ns)
+
     @property
     def _running(self) -> bool:
         return self._from_ns is not None and self._to_ns is None

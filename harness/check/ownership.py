@@ -45,8 +45,8 @@ class Ownership:
         """Late writes into a free slot that no later tenure has found."""
         return self._harmless + len(self._idle)
 
-    def take(self, step: Step, table: Table) -> None:
-        """Check a step's tenures and writes, and tell `table` who was given which slot."""
+    def take(self, step: Step, table: Table) -> Turn:
+        """Check a step's tenures and writes, tell `table` who was given which slot, and return the tenures."""
         records, keys = step.pick(Verb.ALLOC, Verb.FREE)
         if (keys < 0).any():  # Slots of other roles are their own affair.
             records, keys = take(records, keys >= 0), keys[keys >= 0]
@@ -59,6 +59,7 @@ class Ownership:
         self.writes += len(landed)
         self._written(landed, keys, table)
         self._settle_idle()
+        return turn
 
     def prune(self, horizon: np.uint64) -> None:
         """Forget tenures that ended before `horizon` ns."""

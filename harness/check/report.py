@@ -131,6 +131,10 @@ class Report:
     not_checked: list[str] = field(default_factory=list)
     rate_per_s: float = 0.0
     latency_ms: dict[str, float] = field(default_factory=dict)
+    slot_occupancy: float = 0.0
+    """Share of decode's slots that were held during the load, averaged over time, 0 to 1."""
+    slot_wait_ms: dict[str, float] = field(default_factory=dict)
+    """From a hand-off's INVOKE at the driver to its ALLOC at decode, during the load: the request's way and the wait for a slot."""
     duration_s: float = 0.0
     """From the first to the last recorded event."""
     window_opened: int = 0

@@ -1,0 +1,60 @@
+"""Options that several commands share: which scenario is run, and where its folder goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+OPTION_FIELDS = {
+    "guards": "guards",
+    "transport": "transport.name",
+    "planes": "planes",
+    "requests": "workload.requests",
+    "duration": "workload.duration_s",
+    "concurrency": "workload.concurrency",
+    "slots": "engine.slots",
+    "seed": "seed",
+}
+"""Options that set a field of the scenario."""
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+_SCENARIO: tuple[Decorator, ...] = (
+    click.argument("scenario", required=False, type=click.Path(path_type=Path)),
+    click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`."),
+    click.option("--transport", metavar="NAME", help="shm or tcp (default shm)."),
+    click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split)."),
+    click.option("--requests", metavar="N", help="Hand-offs to drive."),
+    click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests)."),
+    click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32)."),
+    click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32)."),
+    click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1)."),
+    click.option(
+        "--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable."
+    ),
+    click.option(
+        "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
+        metavar="DIR", help="Where run folders go.",
+    ),
+)  # fmt: skip
+
+
+def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument SCENARIO and every option that changes it, and `--runs`."""
+    for decorate in reversed(_SCENARIO):
+        command = decorate(command)
+    return command
+
+
+def changes_of(changes: Iterable[str], options: Mapping[str, str | None]) -> dict[str, Any]:
+    """Dotted field to value of `--set` and of the options by name; raises FieldError."""
+    from harness.scenario import parse_set  # noqa: PLC0415  keeps `handoff --help` quick
+
+    wanted = dict(map(parse_set, changes))
+    for option, field in OPTION_FIELDS.items():
+        if options.get(option) is not None:
+            wanted |= [parse_set(f"{field}={options[option]}")]
+    return wanted
