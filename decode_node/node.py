@@ -9,6 +9,7 @@ from typing import Any
 from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
 from decode_node.engines.reference import ReferenceEngine
+from harness.faults.decode import DecodeFaults
 from harness.history.event import Resource, Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
@@ -47,7 +48,9 @@ class DecodeNode(Shell):
             wire.Status: self.engine.deliver,
             wire.Drained: self.engine.deliver,
             wire.SessionAck: self._on_session_ack,
+            wire.Cancel: self._cancel,
         }
+        self._nemesis = DecodeFaults(settings, streams("main"), self.engine)
         self.raw_handlers[wire.AuxData] = self._apply_aux
         self._owners = owners
         self._main_record = streams("main")
@@ -79,6 +82,15 @@ class DecodeNode(Shell):
         assert self.engine is not None
         self.engine.admit(request, self._now)
 
+    def _cancel(self, message: wire.Cancel) -> None:
+        assert self.engine is not None
+        self.engine.cancel(message.room, self._now)
+
+    def arm(self, now: float, *, armed: bool) -> None:
+        """Those of its messages, and its own."""
+        super().arm(now, armed=armed)
+        self._nemesis.arm(now, armed=armed)
+
     def step(self, now: float) -> int:
         """Poll at the scheduler's pace, and send what the engine wants sent."""
         self._now = now
@@ -90,6 +102,8 @@ class DecodeNode(Shell):
             self._next_poll = now + self._poll_interval_s
             engine.poll(now)
         out = engine.out
+        if self._nemesis.any or self.messages is not None:
+            return self._step_with_faults(engine, now)
         if out:
             peers = self.peers
             for peer, message in out:
@@ -98,6 +112,20 @@ class DecodeNode(Shell):
                     outbox.send(message)
             out.clear()
         return self._wait_ms if engine.awaiting else 50
+
+    def _step_with_faults(self, engine: DecodeEngine, now: float) -> int:
+        """Send through the faults, those of what comes of them too; and wake in time for what they hold back."""
+        wait_s = self._nemesis.step(now)
+        at = 0
+        while at < len(engine.out):
+            peer, message = engine.out[at]
+            at += 1
+            self.send(peer, message)
+            self._nemesis.sent(message, now)
+        engine.out.clear()
+        if self.messages is not None:
+            wait_s = min(wait_s, self.messages.flush(now))
+        return min(self._wait_ms if engine.awaiting else 50, math.ceil(wait_s * 1e3))
 
     def _on_session_ack(self, message: wire.SessionAck) -> None:
         if message.error:
@@ -117,7 +145,9 @@ class DecodeNode(Shell):
         if peer[0] != Role.PREFILL or self.engine is None or self.settings is None:
             return
         self._sessions.discard(peer[1])
-        if not alive:
+        if alive:
+            self.engine.gain_prefill(peer[1])
+        else:
             self.engine.lose_prefill(peer[1], self._now, dead=dead)
 
     def held(self) -> dict[int, tuple[int, int, int]]:

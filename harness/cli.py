@@ -38,6 +38,7 @@ def app() -> None:
 @click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
 @click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
 @click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
+@click.option("--fault", "faults", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable.")
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable.")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
@@ -50,7 +51,7 @@ def app() -> None:
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def stress(
-    context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
+    context: click.Context, /, scenario: Path | None, faults: tuple[str, ...], changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
     registry: str | None, inbox: str, cluster: str, **options: str | None,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
@@ -63,6 +64,8 @@ def stress(
     for option, field in _FIELDS.items():
         if options[option] is not None:
             wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
+    if faults:
+        wanted["faults"] = list(faults)
     chosen = scenarios.load(scenario, wanted)
     progress = display(Console(stderr=True), quiet=quiet)
     attach = Attach(registry, inbox, cluster) if registry else None
@@ -115,6 +118,15 @@ def guards(*, as_json: bool) -> None:
     for guard, prevents in PREVENTS.items():
         table.add_row(guard, *("yes" if getattr(record, guard) else "-" for record in PRESETS.values()), prevents)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@app.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def faults(*, as_json: bool) -> None:
+    """What can be done to a hand-off on purpose, with parameters and where it applies."""
+    from harness.faults import show  # noqa: PLC0415
+
+    print(json.dumps(show.as_json(), indent=1) if as_json else show.as_text())
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ It is the router and the client in one: it draws rooms and sends each request to
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,9 +15,11 @@ import zmq
 
 from harness.cluster import Cluster, External, Member, log_tail
 from harness.errors import HarnessError
+from harness.faults.traffic import PROBES
 from harness.history.event import Kind, NodeEvent, Phase, Reason, Resource, Role, Verb
 from harness.history.recorder import Observer
 from harness.load import Load, Open
+from harness.nemesis import Nemesis
 from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
@@ -54,6 +57,8 @@ class Driver:
         self._load: Load | None = None
         self._next_gauge = 0.0
         self._gauges: dict[Address, tuple[int, int]] = {}
+        self.nemesis: Nemesis | None = None
+        """The faults of this run; None, and no cost, where there are none."""
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
@@ -61,7 +66,7 @@ class Driver:
         """A new run: forget what belonged to the last one, and record from here on into `record`."""
         self._take(time.monotonic())  # what came while nobody was listening
         self.record = record
-        self._load = None
+        self._load = self.nemesis = None
         for state in (self._ready, self._census, self._gauges):
             state.clear()
         for node, register in self.nodes.items():
@@ -81,7 +86,7 @@ class Driver:
 
     def configure(self, settings: NodeSettings, timeout_s: float) -> None:
         """Configure prefill first, then decode, which asks prefill for sessions; raises HarnessError."""
-        blob = msgspec.json.encode(settings)
+        blob = self.settings = msgspec.json.encode(settings)
         for role in NODE_ROLES:
             group = [node for node in self._peers if node[0] == role]
             for node in group:
@@ -91,17 +96,54 @@ class Driver:
                 if self._ready[node]:
                     raise HarnessError(f"{_name(node)}: {self._ready[node]}")
 
+    def configure_one(self, node: Address) -> None:
+        """Configure a node that was started again."""
+        self._ready.pop(node, None)
+        self._peers[node].send(wire.Configure(self.settings))
+
+    def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
+        """Send to a node; one that is not there loses it."""
+        outbox = self._peers.get(node)
+        if outbox is not None:
+            outbox.send(message, raw)
+
+    def workers(self, role: int) -> list[Address]:
+        """Nodes of a role that can be given requests."""
+        gone = self.nemesis.away if self.nemesis is not None else ()
+        return sorted(node for node in self._peers if node[0] == role and node not in gone)
+
+    def heal(self, timeout_s: float) -> None:
+        """Have the faults heal, and wait until every node serves again; raises HarnessError when one does not."""
+        nemesis, deadline = self.nemesis, time.monotonic() + timeout_s
+        if nemesis is None:
+            return
+        nemesis.arm(time.monotonic(), armed=False)
+        while nemesis.busy and not self.lost:
+            now = time.monotonic()
+            if now > deadline:
+                raise HarnessError(f"a node did not serve again within {timeout_s:g} s of its fault; see {self.cluster.logs}")
+            if not self._take(now):
+                self._poller.poll(int(nemesis.step(now) * 1e3))
+            if now >= self._next_beat:
+                self._housekeeping(now)
+
     def run(self, load: Load, phase: Phase) -> None:
         """Issue hand-offs until the load is exhausted, and take results meanwhile."""
         self._load = load
         self.record.event(Verb.PHASE, code=phase)
-        decodes = sorted(node for node in self._peers if node[0] == Role.DECODE)
-        prefills = sorted(node for node in self._peers if node[0] == Role.PREFILL)
+        decodes, prefills = self.workers(Role.DECODE), self.workers(Role.PREFILL)
         if not decodes or not prefills:
             raise HarnessError("no node is left to serve")
+        nemesis = self.nemesis if phase is Phase.LOAD else None
+        if nemesis is not None:
+            nemesis.arm(time.monotonic(), armed=True)
         while not load.exhausted(now := time.monotonic()):
+            wait_s = load.wait_s(now)
+            if nemesis is not None:
+                wait_s = min(wait_s, nemesis.step(now))
+                decodes, prefills = self.workers(Role.DECODE), self.workers(Role.PREFILL)
             if not self._take(now) and not self._issue(load, now, prefills, decodes):
-                self._poller.poll(int(load.wait_s(now) * 1e3))
+                self._poller.poll(math.ceil(wait_s * 1e3))
             if now >= self._next_beat:
                 self._housekeeping(now)
             if self.lost:
@@ -114,6 +156,8 @@ class Driver:
         while load.open and (now := time.monotonic()) < deadline:
             if not self._take(now):
                 self._poller.poll(10)
+            if self.nemesis is not None:
+                self.nemesis.step(now)
             if now >= self._next_beat:
                 self._housekeeping(now)
         self._give_up(load, Reason.DRIVER_TIMEOUT)
@@ -184,6 +228,11 @@ class Driver:
 
     # Inside ------------------------------------------------------------------------------------------------------
 
+    @property
+    def ready(self) -> dict[Address, str]:
+        """Nodes that can take requests, or why they cannot."""
+        return self._ready
+
     def _workers(self) -> list[Address]:
         return [node for node in self._peers if node[0] in NODE_ROLES]
 
@@ -194,6 +243,9 @@ class Driver:
         for message, _ in messages:
             if type(message) is not wire.Result:
                 self._on_control(message, now)
+            elif message.index >= PROBES:
+                if self.nemesis is not None:
+                    self.nemesis.traffic.answered(message.index, message.reason)
             elif load is not None:
                 opened = load.finish(message.room, message.reason, now)
                 if opened is not None:
@@ -205,16 +257,22 @@ class Driver:
         issued = 0
         open_loop = load.workload.arrival != "closed" and load.warm
         event = self.record.event
+        if not prefills or not decodes:
+            return 0
         while (intended := load.due(now)) is not None:
-            room, index, wants = load.issue(now, intended, len(decodes))
+            room, index, wants = load.issue(now, intended)
             prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
+            load.open[room].decode = decode[1]
             event(
                 _HANDOFF, room, kind=_INVOKE, code=wants, a=int(intended * 1e9) if open_loop else 0, b=index,
                 c=prefill[1], d=decode[1],
             )  # fmt: skip
             request = wire.Request(room, 0, wants, index, prefill[1], decode[1])
-            self._peers[decode].send(request)
-            self._peers[prefill].send(request)
+            if self.nemesis is not None:
+                self.nemesis.traffic.issue(request, now)
+            else:
+                self._peers[decode].send(request)
+                self._peers[prefill].send(request)
             issued += 1
         return issued
 
@@ -232,8 +290,11 @@ class Driver:
                 if node[0] == Role.DECODE:
                     outbox.send(wire.CensusRequest(0))
         self._reap()
+        stopped = self.nemesis.processes.stopped if self.nemesis is not None else ()
         for node, seen in list(self._seen.items()):
-            if now - seen > LOST_S:
+            if node in stopped:
+                self._seen[node] = now
+            elif now - seen > LOST_S:
                 self._forget(node, NodeEvent.LOST, "no heartbeat", expected=False)
         self.tick()
 
@@ -259,13 +320,17 @@ class Driver:
             outbox.close(drop=True)
         if node[0] == Role.DECODE and self._load is not None:
             self._record_info(self._load.orphaned(node[1]), Reason.NODE_EXIT)
+        victim = self.nemesis is not None and node in self.nemesis.away
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")
+        if not expected or victim:
             incarnation = self.nodes[node].incarnation if node in self.nodes else 1
             gone = wire.Gone(node[0], node[1], incarnation)
             for other in self._peers.values():
                 other.send(gone)
             self._registry.send(gone)
+        if self.nemesis is not None and victim:
+            self.nemesis.ended(node)
 
     def _expect_end(self, node: Address) -> None:
         for member in self.cluster.members:
@@ -306,6 +371,8 @@ class Driver:
             self.nodes[node] = register
             self._seen[node] = now
             self._record_up(node, register)
+            if self.nemesis is not None:
+                self.nemesis.registered(node)
 
     def _wait(
         self,

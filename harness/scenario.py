@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from harness.errors import FieldError, UsageError
+from harness.faults.catalogue import parse_all
 from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
@@ -95,6 +96,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     guards: str = guard_table.DEFAULT
     planes: Literal["split", "shared"] = "split"
     seed: int = 1
+    faults: tuple[str, ...] = ()
+    """One line each, see `handoff faults`."""
+    mutants: tuple[str, ...] = ()
+    """Small named changes of the reference, see `handoff bugs`."""
     topology: Topology = Topology()
     workload: Workload = Workload()
     engine: Engine = Engine()
@@ -187,6 +192,7 @@ def check(scenario: Scenario) -> None:
     registry.get(scenario.transport.name)
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
+    parse_all(scenario.faults)
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
@@ -267,6 +273,8 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         record=record,
         prefills=scenario.topology.prefill,
         decodes=scenario.topology.decode,
+        faults=scenario.faults,
+        mutants=scenario.mutants,
     )
 
 
@@ -319,6 +327,8 @@ def _number(value: float) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):
         return json.dumps(value)  # JSON's escapes are TOML's
     return repr(value)

@@ -19,11 +19,13 @@ from typing import Self
 from harness.cluster import Cluster, External
 from harness.driver import Driver
 from harness.errors import HarnessError
+from harness.faults.catalogue import parse_all
 from harness.history.event import Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display
 from harness.load import Load
+from harness.nemesis import Nemesis
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology, node_settings
 
@@ -179,6 +181,9 @@ def _phases(
     driver.tick = _ticker(driver, load, display, "start")
     driver.wait_for_nodes(topology.prefill, topology.decode, limits.start_timeout_s)
     driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
+    faults = parse_all(scenario.faults)
+    if faults:
+        driver.nemesis = Nemesis(faults, scenario.seed, driver, load, limits.request_timeout_s)
     try:
         driver.tick = _ticker(driver, load, display, "warm-up")
         if scenario.workload.warmup:
@@ -192,8 +197,12 @@ def _phases(
         driver.tick = _ticker(driver, load, display, "drain")
         if interrupt.count:
             driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
+        if not driver.lost:
+            driver.heal(limits.start_timeout_s)
         driver.drain(load, limits.drain_timeout_s)
-        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0)
+        # What a fault kept from prefill is forgotten there only after the client's patience.
+        rest_s = max(limits.transfer_timeout_s, limits.request_timeout_s if faults else 0.0)
+        driver.census(at_rest=True, timeout_s=rest_s + 2.0)
     except KeyboardInterrupt:
         driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
         driver.abandon(load)

@@ -40,6 +40,7 @@ def expectations(scenario: Scenario) -> Expectations:
         min_reuse=limits.min_reuse,
         min_window=limits.min_window,
         min_rate_per_s=limits.min_rate_per_s,
+        faults=scenario.faults,
     )
 
 

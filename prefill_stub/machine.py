@@ -18,6 +18,7 @@ from harness.protocol import wire
 from harness.protocol.layout import Layout
 from harness.protocol.memory import Buffers
 from harness.protocol.payload import Payload, field_mask
+from harness.protocol.rooms import is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
 from harness.transport.base import Block, Outcome, Write
@@ -27,6 +28,8 @@ Action = tuple[tuple[int, int], Any]
 _DECODE = int(Role.DECODE)
 ALL_FIELDS = (ROOM_BIT << 1) - 1
 ROWS_KEPT_MAX = 4096
+ENDED_MAX = 16_384
+"""Rooms that ended, remembered: what names one comes within far fewer hand-offs, or has been lost."""
 _U32 = 0xFFFFFFFF
 _SENT, _MADE = int(Verb.SENT), int(Verb.MADE)
 
@@ -91,6 +94,8 @@ class PrefillMachine:
         self._seal = self.guards.row_digest or self.guards.kv_digest
         self._digest_kv = settings.record or self.guards.kv_digest
         self.late_messages = 0
+        self._ended: dict[int, int] = {}
+        """Room to the tenure that it had, 0 for none; in order of their ends."""
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
         self._layers = [self._layer_views(lease) for lease in range(spec.slots)]
@@ -140,6 +145,9 @@ class PrefillMachine:
 
     def request(self, message: wire.Request) -> None:
         """The router's half of a room."""
+        if not is_room(message.room) or (message.room in self._ended and self.guards.remember_rooms):
+            self.late_messages += 1  # decode answers for what is no room
+            return
         sender = self.rooms.get(message.room)
         if sender is None:
             sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.request_timeout_s)
@@ -158,6 +166,11 @@ class PrefillMachine:
         if layout is None or not fits or any(page >= spec.pages for page in message.pages):
             self._status(message.room, message.decode, FAILED)
             return
+        if message.room in self._ended:
+            self.late_messages += 1
+            if self._ended[message.room] != message.tenure and self.guards.notify_failed:
+                self._status(message.room, message.decode, FAILED)  # it ended before this came
+            return
         sender = self.rooms.get(message.room)
         if sender is None:
             sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.request_timeout_s)
@@ -175,14 +188,34 @@ class PrefillMachine:
             sender.aborted = True
             if sender.lease >= 0 or sender.sent:
                 return  # its write is outstanding: `settle` answers
-            del self.rooms[message.room]
-        self.out.append(((_DECODE, message.decode), wire.Drained(message.room, message.tenure)))
+        self._close(message.room, message.tenure)
+        if message.tenure:
+            self.out.append(((_DECODE, message.decode), wire.Drained(message.room, message.tenure)))
+
+    def cancel(self, message: wire.Cancel) -> None:
+        """The client gave the room up. A write that was begun goes on: decode, which the client tells too, decides."""
+        sender = self.rooms.get(message.room)
+        if sender is None or sender.lease >= 0 or sender.sent:
+            self.late_messages += 1
+            return
+        exchange = sender.exchange
+        self._close(message.room, exchange.tenure if exchange else 0, remember=self.guards.notify_failed)
+        if exchange is not None and self.guards.notify_failed:
+            self._status(message.room, exchange.decode, FAILED)
+
+    def _close(self, room: int, tenure: int, *, remember: bool = False) -> None:
+        """Forget a room, and remember that it has ended, where that is asked for."""
+        self.rooms.pop(room, None)
+        if remember or self.guards.remember_rooms:
+            self._ended[room] = tenure
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
 
     def lose_decode(self, decode: int) -> None:
         """A decode node is gone, and its channel closed: forget its rooms and what they hold."""
         for sender in list(self.rooms.values()):
             if sender.decode == decode or (sender.exchange and sender.exchange.decode == decode):
-                del self.rooms[sender.room]
+                self._close(sender.room, sender.exchange.tenure if sender.exchange else 0)
                 if sender.lease >= 0:
                     self.leases.give(sender.lease)
         self.layouts.pop(decode, None)
@@ -198,7 +231,7 @@ class PrefillMachine:
             if sender.deadline > now:
                 break  # in order of arrival
             if sender.lease < 0 and not sender.sent and (sender.exchange is None or sender.wants is None):
-                del self.rooms[sender.room]
+                self._close(sender.room, sender.exchange.tenure if sender.exchange else 0)
 
     # The hand-off --------------------------------------------------------------------------------------------------
 
@@ -277,9 +310,9 @@ class PrefillMachine:
         if not sender.sent:
             self._finish(sender, SUCCESS if ok else FAILED, drained=True)
             return
-        self.rooms.pop(sender.room, None)
         exchange = sender.exchange
         assert exchange is not None
+        self._close(sender.room, exchange.tenure)
         if self.guards.drain_on_commit or self.guards.drain_on_abort or sender.aborted:
             self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
 
@@ -294,7 +327,7 @@ class PrefillMachine:
         sender.lease = -1
         sender.sent = True
         if drained:
-            self.rooms.pop(sender.room, None)
+            self._close(sender.room, exchange.tenure)
         if drained and sender.aborted:
             self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
         else:

@@ -17,7 +17,7 @@ from harness.protocol import wire
 from harness.protocol.layout import DIGEST_WORD, KV_DIGEST_WORD, ROOM_WORD, TENURE_WORD
 from harness.protocol.memory import Buffers, Words
 from harness.protocol.payload import Payload, field_mask
-from harness.protocol.rooms import NO_ROOM
+from harness.protocol.rooms import NO_ROOM, is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
 from harness.transport.base import Ownership
@@ -27,14 +27,18 @@ _DRIVER = (int(Role.DRIVER), 0)
 _U32 = 0xFFFFFFFF
 _COMMIT, _ALLOC, _STATUS, _FREE = int(Verb.COMMIT), int(Verb.ALLOC), int(Verb.STATUS), int(Verb.FREE)
 _PREFILL = int(Role.PREFILL)
+ENDED_MAX = 16_384
+"""Rooms that ended, remembered."""
+REPEAT_S = 0.25
+"""How long an abort may stay unanswered before it is sent again."""
 
 
 class Handoff:
     """One admitted request and what decode knows of it."""
 
     __slots__ = (
-        "attempt", "deadline", "drained", "finding", "index", "mask", "page_list", "pages", "prefill", "room", "slot",
-        "status", "tenure", "wants",
+        "asked", "attempt", "deadline", "drained", "finding", "index", "mask", "page_list", "pages", "prefill", "room",
+        "slot", "status", "tenure", "wants",
     )  # fmt: skip
 
     def __init__(self, request: wire.Request, deadline: float) -> None:
@@ -53,6 +57,7 @@ class Handoff:
         self.status = -1
         self.drained = False
         self.finding = 0
+        self.asked = 0.0
 
 
 class ReferenceEngine:
@@ -82,6 +87,9 @@ class ReferenceEngine:
         self.holding: dict[int, Handoff] = {}
         self._using: deque[tuple[float, Handoff]] = deque()
         self._failing: list[Handoff] = []
+        self._ended: dict[int, int] = {}
+        """Room to request index of what has ended, in order of their ends."""
+        self._absent: set[int] = set()
         self._now = 0.0
         self._next_sweep = 0.0
         self.late_messages = 0
@@ -97,12 +105,37 @@ class ReferenceEngine:
         """Queue the request (FIFO) and give it a slot as soon as there is one; refuse duplicates and a full queue."""
         self._now = now
         room = request.room
-        if room in self.open or room in self.holding or len(self.open) >= self.settings.queue_max:
+        known = self._index_of(room)
+        if known == request.index and self.guards.remember_rooms:
+            self.late_messages += 1  # the same request again, not another with its room
+            return
+        full = len(self.open) >= self.settings.queue_max
+        if not is_room(room) or full or (known is not None and self.guards.refuse_duplicate):
             self.out.append((_DRIVER, wire.Result(room, request.index, int(Reason.REJECTED), 0)))
+            if full and known is None and self.guards.notify_unadmitted:
+                self.out.append(((_PREFILL, request.prefill), wire.Abort(room, 0, self.index)))
             return
         handoff = Handoff(request, now + self.settings.request_timeout_s)
         self.open[room] = handoff
+        if request.prefill in self._absent:
+            self._fail(handoff, Reason.PEER_LOST)
+            return
         self.waiting.append(handoff)
+        self._fill()
+
+    def _index_of(self, room: int) -> int | None:
+        """Index of the request that has or, as far as is remembered, had this room."""
+        handoff = self.open.get(room) or self.holding.get(room)
+        return handoff.index if handoff is not None else self._ended.get(room)
+
+    def cancel(self, room: int, now: float) -> None:
+        """The client gave the request up."""
+        self._now = now
+        handoff = self.open.get(room)
+        if handoff is None:
+            self.late_messages += 1
+            return
+        self._fail(handoff, Reason.CANCELLED)
         self._fill()
 
     def _fill(self) -> None:
@@ -176,6 +209,7 @@ class ReferenceEngine:
         If it is dead for certain its writes ended with it, so what was held for them is free; one that only fell silent may write yet.
         """
         self._now = now
+        self._absent.add(prefill)
         if dead:
             for handoff in list(self.holding.values()):
                 if handoff.prefill == prefill:
@@ -185,6 +219,10 @@ class ReferenceEngine:
                 handoff.drained = dead
                 self._fail(handoff, Reason.PEER_LOST)
         self._fill()
+
+    def gain_prefill(self, prefill: int) -> None:
+        """A prefill node is there (again)."""
+        self._absent.discard(prefill)
 
     # Polling -----------------------------------------------------------------------------------------------------
 
@@ -261,8 +299,7 @@ class ReferenceEngine:
                 self._audit_pages(handoff)
             word = int(row[self.payload.room_at])
             self.record.row(_COMMIT, room, slot, tenure, consumed, kv_digest >> 32, word, self.payload.tags(sums))
-        del self.open[room]
-        self.ready.pop(room, None)
+        self._close(handoff)
         self.out.append((_DRIVER, wire.Result(room, handoff.index, 0, token)))
         if not self.guards.copy_row and handoff.wants & Wants.HIDDEN:
             self._using.append((self._now + self.settings.decode_step_ms * 1e-3, handoff))
@@ -280,11 +317,12 @@ class ReferenceEngine:
     def _fail(self, handoff: Handoff, reason: Reason, word: int = 0) -> None:
         """Abort: tell the driver why, free or hold what the request has."""
         room = handoff.room
-        self.open.pop(room, None)
-        self.ready.pop(room, None)
+        self._close(handoff)
         self.out.append((_DRIVER, wire.Result(room, handoff.index, int(reason), 0)))
         self.record.event(Verb.ABORT, room, handoff.slot, handoff.tenure, code=reason, value=word)
         if handoff.slot < 0:
+            if self.guards.notify_unadmitted and reason != Reason.PEER_LOST:
+                self.out.append(((_PREFILL, handoff.prefill), wire.Abort(room, 0, self.index)))
             return
         if self.guards.notify_abort:
             self.out.append(((_PREFILL, handoff.prefill), wire.Abort(room, handoff.tenure, self.index)))
@@ -292,11 +330,21 @@ class ReferenceEngine:
             handoff.drained = handoff.drained and reason == Reason.PEER_LOST
         self._end(handoff, hold=self.guards.drain_on_abort)
 
+    def _close(self, handoff: Handoff) -> None:
+        """The request is over, and its room remembered, where that is asked for."""
+        self.open.pop(handoff.room, None)
+        self.ready.pop(handoff.room, None)
+        if self.guards.remember_rooms:
+            self._ended[handoff.room] = handoff.index
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
+
     def _end(self, handoff: Handoff, *, hold: bool) -> None:
         """Release now, or when the writer has drained."""
         if hold and not handoff.drained and not self._safe_without_drain:
             self.record.event(Verb.HOLD, handoff.room, handoff.slot, handoff.tenure)
             handoff.deadline = self._now + self.settings.hold_timeout_s
+            handoff.asked = self._now
             self.holding[handoff.room] = handoff
         else:
             self._release(handoff)
@@ -333,7 +381,16 @@ class ReferenceEngine:
                 elif not self.guards.quarantine:
                     del self.holding[handoff.room]
                     self._release(handoff)
+        if self.guards.repeat_abort:
+            self._ask_again(now)
         self._fill()
+
+    def _ask_again(self, now: float) -> None:
+        """Repeat the abort of what is held for an answer that does not come: either message may have been lost."""
+        for handoff in list(self.holding.values())[:256]:
+            if now - handoff.asked >= REPEAT_S:
+                handoff.asked = now
+                self.out.append(((_PREFILL, handoff.prefill), wire.Abort(handoff.room, handoff.tenure, self.index)))
 
     def held(self) -> dict[int, tuple[int, int, int]]:
         """Slots, pages and open rooms."""

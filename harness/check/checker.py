@@ -14,6 +14,8 @@ from harness.check.assumptions import BrokenAssumption, Survey, role, survey
 from harness.check.authors import Authors
 from harness.check.coverage import Window, coverage
 from harness.check.delivery import Delivery
+from harness.check.faults import Faults
+from harness.check.faults import coverage as fault_coverage
 from harness.check.liveness import Liveness, Load
 from harness.check.ownership import Ownership, fewest_and_most
 from harness.check.report import Anomaly, Expectations, Report, interval95
@@ -68,8 +70,9 @@ class _Run:
         self.authors = Authors(expect.slots * len(keys))
         self.ownership = Ownership(expect, len(keys), self.tally)
         self.delivery = Delivery(self.tally, self.authors)
-        self.aborts = Aborts(expect, self.tally)
-        self.liveness = Liveness(expect, self.tally)
+        self.faults = Faults(expect, self.tally, driver)
+        self.aborts = Aborts(expect, self.tally, self.faults)
+        self.liveness = Liveness(expect, self.tally, self.faults)
         self.resources = Resources(expect, self.tally, driver)
         self.window = Window()
         self.load = Load()
@@ -79,6 +82,7 @@ class _Run:
     def take(self, step: Step) -> None:
         """Take in a step and judge the hand-offs that are complete by then."""
         self.resources.take(step.driver)
+        self.faults.take(step)
         self.table.absorb(step, self.load.take(step.driver))
         self.ownership.take(step, self.table)
         self.refused += len(step.pick(Verb.REFUSED)[0])
@@ -105,6 +109,7 @@ class _Run:
         self.aborts.close(self.resources.gone)
         self.resources.close()
         expect, phases = self.expect, self.resources.phases
+        self.faults.close(complete=Phase.FINISHED in phases)
         names = [process for process, _ in self.found.decodes]
         reuse = fewest_and_most(self.ownership.slots.count, names, expect.slots)
         rate = self.load.rate_per_s(self.found.driver_last_ns)
@@ -115,7 +120,7 @@ class _Run:
             other_aborts=self.aborts.others,
             wrong_data=self.delivery.wrong_data,
             abort_attribution=self.aborts.attribution,
-            coverage=coverage(expect, reuse[0], self.window, rate),
+            coverage=coverage(expect, reuse[0], self.window, rate) + fault_coverage(expect, self.faults.hits),
             rate_per_s=rate,
             latency_ms=self.liveness.latencies.in_ms(),
             duration_s=(self.found.last_ns - self.found.first_ns) / 1e9,

@@ -35,6 +35,8 @@ class Expectations:
     """At least so many hand-offs were committed."""
     min_rate_per_s: float = 0.0
     """Hand-offs that ended well a second, during the load."""
+    faults: tuple[str, ...] = ()
+    """Armed faults as in the scenario: each must have fired."""
     aborts_allowed: bool = False
     """Faults abort requests on purpose."""
     expected_exit: bool = False
@@ -59,11 +61,15 @@ class Expectations:
         for name, entry in names.items():
             if entry.default is dataclasses.MISSING and name not in values:
                 raise FieldError(name, None, "a value: this field has no default")
-        return cls(**values)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def _require(name: str, kind: str, value: object) -> None:
     """Raise FieldError unless `value` is of `kind` and not too small."""
+    if kind.startswith("tuple"):
+        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            return
+        raise FieldError(name, value, "a list of texts")
     least = 1 if name == "slots" else 0
     allowed = _ALLOWED[kind] + ("" if kind == "bool" else f" {least}")
     if kind == "bool":

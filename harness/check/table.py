@@ -15,7 +15,7 @@ from harness.check import limits
 from harness.check.arrays import FIELDS, NEVER, U64, Index, Lookup, Mask, Rows, join, pack, spread, take
 from harness.check.assumptions import require_unique
 from harness.check.streams import Step
-from harness.history.event import Kind, Verb
+from harness.history.event import FaultEvent, Kind, Verb
 from harness.history.reader import Records
 
 ROW = np.dtype(
@@ -31,11 +31,13 @@ ROW = np.dtype(
         ("tags", "u4", (FIELDS,)),
         ("aborts", "u4"), ("abort_code", "u2"), ("abort_t", "u8"), ("abort_word", "u8"),
         ("polls", "u4"), ("changed", "u2"), ("kv_foreign", "u4"), ("kv_torn", "u4"), ("hit", "?"), ("hit_by", "u8"),
+        ("faults", "u4"), ("held", "u8"),
     ]
 )  # fmt: skip
 """One hand-off. Times in ns; `settle`: number of the invoke at which it is judged; `slot`: key of the slot over all
 decodes; `word`, `prev`: room word found at ALLOC and room of the slot's preceding tenure; `changed`: mask of fields that USE read
-otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose."""
+otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose; `faults`: mask of the FaultKinds that were done to this hand-off;
+`held`: ns by which they held it up."""
 
 
 class Table:
@@ -67,6 +69,15 @@ class Table:
         self._end(take(step.driver, ends), counts[ends], new["t_ns"].copy(), before)
         self._prefill(step)
         self._decode(step)
+        self._faults(take(step.driver, step.driver["verb"] == Verb.FAULT))
+        self._faults(step.pick(Verb.FAULT)[0])
+
+    def _faults(self, records: Records) -> None:
+        """Note what was done to which hand-off; probes that only bear its room are not it."""
+        at, hits = self._timely(take(records, (records["code"] == FaultEvent.HIT) & (records["b"] == 0)))
+        kinds = np.uint32(1) << (hits["flags"] >> 16).astype(np.uint32)
+        np.bitwise_or.at(self.rows["faults"], at, kinds)
+        np.add.at(self.rows["held"], at, hits["a"])
 
     def _begin(self, invokes: Records, load: Mask) -> None:
         rows = np.zeros(len(invokes), ROW)

@@ -51,3 +51,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: bool = True
     prefills: int = 1
     decodes: int = 1
+    faults: tuple[str, ...] = ()
+    """As in the scenario, all of them: a node carries out those that are its own (`harness.faults`)."""
+    mutants: tuple[str, ...] = ()
+    """Small named changes of the reference (`prefill_stub.mutants`, `decode_node.mutants`)."""
