@@ -6,6 +6,7 @@ import math
 import sys
 from typing import Any
 
+from decode_node import mutants
 from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
 from decode_node.engines.reference import ReferenceEngine
@@ -43,6 +44,7 @@ class DecodeNode(Shell):
         self.engine = ReferenceEngine(
             self.index, settings, buffers, Payload(layout), owners, streams("main"), refuses=transport.refuses
         )
+        mutants.apply(settings.mutants, self.engine)
         self.handlers |= {
             wire.Request: self._admit,
             wire.Status: self.engine.deliver,

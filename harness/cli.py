@@ -129,6 +129,11 @@ def faults(*, as_json: bool) -> None:
     print(json.dumps(show.as_json(), indent=1) if as_json else show.as_text())
 
 
+from harness.bugs.cli import bugs  # noqa: E402  the catalogue is a group of commands of its own
+
+app.add_command(bugs)
+
+
 def _print(results: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(results, indent=1))

@@ -33,7 +33,7 @@ class Nemesis:
         self.away: set[Node] = set()
         """Nodes that were killed and do not serve again yet."""
         self._awaited: set[Node] = set()
-        self.messages = Messages(faults, seed, record, driver.send)
+        self.messages = Messages(faults, seed, record, driver.send, node=False)
         post = self._post if self.messages.any else driver.send
         self.traffic = Traffic(faults, seed, record, post=post, burst=load.burst, answer_s=answer_s)
         self.processes = ProcessFaults(faults, seed, record, _Hands(self, driver))

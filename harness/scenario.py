@@ -17,6 +17,7 @@ from harness.errors import FieldError, UsageError
 from harness.faults.catalogue import parse_all
 from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
+from harness.protocol.mutants import MUTANTS
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
 from harness.transport import registry
@@ -193,6 +194,9 @@ def check(scenario: Scenario) -> None:
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
     parse_all(scenario.faults)
+    for mutant in scenario.mutants:
+        if mutant not in MUTANTS:
+            raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")

@@ -20,7 +20,7 @@ from harness.cluster import Cluster, External
 from harness.driver import Driver
 from harness.errors import HarnessError
 from harness.faults.catalogue import parse_all
-from harness.history.event import Phase, Verb
+from harness.history.event import FaultKind, Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display
@@ -200,14 +200,19 @@ def _phases(
         if not driver.lost:
             driver.heal(limits.start_timeout_s)
         driver.drain(load, limits.drain_timeout_s)
-        # What a fault kept from prefill is forgotten there only after the client's patience.
-        rest_s = max(limits.transfer_timeout_s, limits.request_timeout_s if faults else 0.0)
-        driver.census(at_rest=True, timeout_s=rest_s + 2.0)
+        driver.census(at_rest=True, timeout_s=_rest_s(scenario) + 2.0)
     except KeyboardInterrupt:
         driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
         driver.abandon(load)
         raise
     driver.finish(leave=False)
+
+
+def _rest_s(scenario: Scenario) -> float:
+    """How long the nodes may take to come to rest: prefill forgets a room whose other half a fault kept away only after the client's patience."""
+    halves = (FaultKind.DROP, FaultKind.ORPHAN_ROOM, FaultKind.PARTITION, FaultKind.KILL)
+    patient = any(fault.kind.number in halves for fault in parse_all(scenario.faults))
+    return scenario.limits.request_timeout_s if patient else scenario.limits.transfer_timeout_s
 
 
 def _ticker(driver: Driver, load: Load, display: Display, phase: str) -> Callable[[], None]:

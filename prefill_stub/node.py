@@ -21,6 +21,7 @@ from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
 from harness.transport.base import Channel, Outcome, TransportError, Write
+from prefill_stub import mutants
 from prefill_stub.machine import PrefillMachine
 
 
@@ -32,6 +33,7 @@ class PrefillNode(Shell):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate prefill's own buffers and build the machine; sessions come from decode."""
+        mutants.clear(self)
         registry.get(settings.transport.name)
         layout = Layout(settings.prefill_layout)
         self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
@@ -40,6 +42,11 @@ class PrefillNode(Shell):
         self.machine = PrefillMachine(
             self.index, settings, buffers, Payload(layout), streams("main"), time.monotonic_ns
         )
+        self._channels: dict[int, Channel] = {}
+        self._descriptors: dict[int, bytes] = {}
+        writes = Writes(parse_all(settings.faults), settings.seed, streams("main"), self._issue)
+        self._writes = writes if writes.any else None
+        mutants.apply(settings.mutants, self)
         self.handlers |= {
             wire.Request: self.machine.request,
             wire.RoomExchange: self.machine.exchange,
@@ -47,11 +54,7 @@ class PrefillNode(Shell):
             wire.Cancel: self.machine.cancel,
             wire.Session: self._open_session,
         }
-        writes = Writes(parse_all(settings.faults), settings.seed, streams("main"), self._issue)
-        self._writes = writes if writes.any else None
         self._aborts = StateAborts(settings, streams("main"))
-        self._channels: dict[int, Channel] = {}
-        self._descriptors: dict[int, bytes] = {}
         self._ack = settings.planes == "shared"
 
     def _open_session(self, message: wire.Session) -> None:
@@ -134,13 +137,17 @@ class PrefillNode(Shell):
                 self._write_with_faults(machine, action, now)
             else:
                 message, raw = action if type(action) is tuple else (action, None)
-                if self._aborts.any and type(message) is wire.Status and self._aborts.picks("sent", message.room, now):
-                    self.send_now(peer, wire.Cancel(message.room))
+                self._abort_at("sent", peer, message, now)
                 self.send(peer, message, raw)
+                self._abort_at("status", peer, message, now)
         machine.out.clear()
         if self.messages is not None:
             wait_s = min(wait_s, self.messages.flush(now))
         return math.ceil(wait_s * 1e3)
+
+    def _abort_at(self, state: str, peer: Address, message: wire.Message, now: float) -> None:
+        if self._aborts.any and isinstance(message, wire.Status) and self._aborts.picks(state, message.room, now):
+            self.send_now(peer, wire.Cancel(message.room))
 
     def _flush_writes(self, machine: PrefillMachine, now: float) -> float:
         if self._writes is None:

@@ -14,20 +14,19 @@ import numpy as np
 from harness.check.arrays import NEVER, Mask, Rows, take
 from harness.check.report import Coverage, Expectations
 from harness.check.streams import Step
+from harness.check.table import LOSS_BIT
 from harness.check.tally import Tally
-from harness.history.event import FaultEvent, FaultKind, Reason, Role, Verb
+from harness.history.event import FaultEvent, FaultKind, Loss, Reason, Role, Verb
 from harness.history.reader import Records, Stream
 
-_LOST = (FaultKind.DROP, FaultKind.PARTITION, FaultKind.ORPHAN_ROOM, FaultKind.FAIL, FaultKind.CORRUPT)
-"""Something that the hand-off needs never came, or not as it should."""
-OF_ROOM: Mapping[Reason, tuple[FaultKind, ...]] = {
+OF_ROOM: Mapping[Reason, tuple[int, ...]] = {
     Reason.CANCELLED: (FaultKind.ABORT,),
     Reason.PREFILL_FAILED: (FaultKind.FAIL, FaultKind.ABORT),
-    Reason.TIMEOUT: _LOST,
-    Reason.DRIVER_TIMEOUT: (FaultKind.DROP,),
+    Reason.TIMEOUT: (LOSS_BIT + Loss.NEEDED,),
+    Reason.DRIVER_TIMEOUT: (LOSS_BIT + Loss.CLIENT,),
     Reason.MISMATCH: (FaultKind.CORRUPT,),
 }
-"""Reason of a failure to the faults that explain it when they hit that request."""
+"""Reason of a failure to the bits of the table's `faults` that explain it: what was done to that very request."""
 SLOWING = (FaultKind.HOLD_WRITE, FaultKind.DELAY, FaultKind.REORDER)
 """Explain a time-out when they held the request up for at least half of the time that it took."""
 OF_NODE: Mapping[Reason, tuple[FaultKind, ...]] = {
@@ -41,7 +40,7 @@ ANSWERS = (Reason.REJECTED, Reason.PEER_LOST, Reason.NODE_EXIT)
 """What a probe may be answered."""
 
 
-def bits(kinds: tuple[FaultKind, ...]) -> int:
+def bits(kinds: tuple[int, ...]) -> int:
     """A mask of kinds, as in the table's `faults`."""
     return sum(1 << kind for kind in kinds)
 

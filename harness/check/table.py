@@ -18,6 +18,9 @@ from harness.check.streams import Step
 from harness.history.event import FaultEvent, Kind, Verb
 from harness.history.reader import Records
 
+LOSS_BIT = 28
+"""Bit of the table's `faults` for Loss 0."""
+
 ROW = np.dtype(
     [
         ("index", "u8"), ("room", "u8"), ("invoke_t", "u8"), ("start_t", "u8"),
@@ -36,7 +39,7 @@ ROW = np.dtype(
 )  # fmt: skip
 """One hand-off. Times in ns; `settle`: number of the invoke at which it is judged; `slot`: key of the slot over all
 decodes; `word`, `prev`: room word found at ALLOC and room of the slot's preceding tenure; `changed`: mask of fields that USE read
-otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose; `faults`: mask of the FaultKinds that were done to this hand-off;
+otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose; `faults`: mask of the FaultKinds that were done to this hand-off, and above `LOSS_BIT` of the Losses;
 `held`: ns by which they held it up."""
 
 
@@ -76,6 +79,7 @@ class Table:
         """Note what was done to which hand-off; probes that only bear its room are not it."""
         at, hits = self._timely(take(records, (records["code"] == FaultEvent.HIT) & (records["b"] == 0)))
         kinds = np.uint32(1) << (hits["flags"] >> 16).astype(np.uint32)
+        kinds |= np.where(hits["c"] > 0, np.uint32(1) << (hits["c"] + np.uint64(LOSS_BIT)).astype(np.uint32), np.uint32(0))
         np.bitwise_or.at(self.rows["faults"], at, kinds)
         np.add.at(self.rows["held"], at, hits["a"])
 

@@ -26,7 +26,8 @@ _KINDS = (
         "ms": _ms(20, "at a time drawn from 0 to so many ms after it was sent"),
         "side": Param("both", "who is told", choices=("both", "decode", "prefill")),
         "state": Param("any", "any: at the drawn time; queued: with the request itself; exchange: once decode has sent its slot; "
-                       "writing: once its write was begun; sent: just before its status", choices=("any", "queued", "exchange", "writing", "sent")),
+                       "writing: once its write was begun; sent: just before its status; status: just after it",
+                       choices=("any", "queued", "exchange", "writing", "sent", "status")),
     }, "cancelled, failed by prefill"),
     Kind("hold-write", FaultKind.HOLD_WRITE, "prefill", "the write", "the transfer call takes longer: blocks from `where` on move late, and the status waits", {
         "fraction": FRACTION._replace(default=1.0),
@@ -46,8 +47,8 @@ _KINDS = (
     }),
     Kind("fail", FaultKind.FAIL, "prefill", "the write", "the transfer fails, and prefill says so", {
         "fraction": FRACTION._replace(default=0.05),
-        "when": Param("before", "before: nothing was written; during: half of it; after: all of it; silent: all of it, and no status follows",
-                      choices=("before", "during", "after", "silent")),
+        "when": Param("before", "before: nothing was written; during: half of it; after: all of it; short: all but half of the KV; "
+                      "silent: all of it, and no status follows", choices=("before", "during", "after", "short", "silent")),
     }, "failed by prefill; silent: time-out"),
     Kind("corrupt", FaultKind.CORRUPT, "prefill", "the write", "one bit of a block is flipped on its way: a test of the detector", {
         "fraction": FRACTION._replace(default=0.01),

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.faults.plan import Rule
 from harness.faults.spec import Fault
-from harness.history.event import FaultKind, Role
+from harness.history.event import FaultKind, Loss, Role
 from harness.history.recorder import Observer
 from harness.protocol import wire
 
@@ -27,11 +27,18 @@ _KINDS = (FaultKind.DELAY, FaultKind.DROP, FaultKind.DUPLICATE, FaultKind.REORDE
 _DIRECTIONS = {"to-prefill": (int(Role.PREFILL),), "to-decode": (int(Role.DECODE),), "both": (1, 2)}
 
 
+def _loss(peer: Peer, message: Any) -> Loss:
+    """What it means that `message` never comes."""
+    if isinstance(message, wire.Result) or (isinstance(message, wire.Request) and peer[0] == Role.DECODE):
+        return Loss.CLIENT
+    return Loss.NEEDED
+
+
 class Messages:
     """What the scenario's faults do to the messages of one process. `send` really sends."""
 
-    def __init__(self, faults: Iterable[Fault], seed: int, record: Observer, send: Send) -> None:
-        """Not armed: everything goes at once."""
+    def __init__(self, faults: Iterable[Fault], seed: int, record: Observer, send: Send, *, node: bool = True) -> None:
+        """Not armed: everything goes at once. `node`: a prefill or decode node's; partitions lie between those."""
         self._send = send
         self._rules: dict[type, list[Rule]] = {}
         self._partitions: list[Rule] = []
@@ -41,7 +48,7 @@ class Messages:
                 self._rules.setdefault(_TYPES[fault.s("message")], []).append(rule)
             elif fault.kind.number is FaultKind.FAIL and fault.s("when") == "silent":
                 self._rules.setdefault(wire.Status, []).append(rule)
-            elif fault.kind.number is FaultKind.PARTITION:
+            elif fault.kind.number is FaultKind.PARTITION and node:
                 self._partitions.append(rule)
         self._held: list[tuple[float, int, Peer, Any, bytes | None]] = []
         self._overtaken: list[tuple[list[int], float, Peer, Any, bytes | None]] = []
@@ -73,7 +80,7 @@ class Messages:
         room = getattr(message, "room", 0)
         cut = self.cut_off(peer, now) if self._partitions else None
         if cut is not None:
-            cut.hit(room)
+            cut.hit(room, c=Loss.NEEDED)
             return
         for rule in self._rules.get(type(message), ()):
             if rule.picks(room, now):
@@ -87,7 +94,7 @@ class Messages:
     def _apply(self, rule: Rule, peer: Peer, message: Any, raw: bytes | None, now: float) -> None:
         kind, room = rule.fault.kind.number, message.room
         if kind in {FaultKind.DROP, FaultKind.FAIL}:
-            rule.hit(room)
+            rule.hit(room, c=_loss(peer, message))
             return
         delay_s = rule.amount(room, rule.fault.f("ms")) * 1e-3
         if kind is FaultKind.DUPLICATE:

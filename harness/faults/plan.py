@@ -56,7 +56,7 @@ class StateAborts:
 
     def __init__(self, settings: NodeSettings, record: Observer) -> None:
         """Not armed."""
-        states = ("writing", "sent")
+        states = ("writing", "sent", "status")
         faults = [fault for fault in parse_all(settings.faults) if fault.values.get("state") in states]
         self._rules = [Rule(fault, settings.seed, record) for fault in faults]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.faults.plan import Rule
 from harness.faults.spec import Fault
-from harness.history.event import FaultEvent, FaultKind, Reason, Role
+from harness.history.event import FaultEvent, FaultKind, Loss, Reason, Role
 from harness.history.recorder import Observer
 from harness.protocol import wire
 from harness.protocol.rooms import room_of
@@ -87,7 +87,7 @@ class Traffic:
 
     def _orphan(self, rule: Rule, request: wire.Request, sides: list[Node]) -> None:
         if rule.fault.s("side") == "decode":
-            rule.hit(request.room)
+            rule.hit(request.room, c=Loss.NEEDED)
             sides.pop()
             return
         ghost = room_of(self._seed, PROBES + rule.hits)

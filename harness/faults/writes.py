@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.faults.plan import Rule
 from harness.faults.spec import Fault
-from harness.history.event import KV_BIT, ROOM_BIT, FaultKind
+from harness.history.event import KV_BIT, ROOM_BIT, FaultKind, Loss
 from harness.history.recorder import Observer
 from harness.transport.base import Block, Outcome, Write
 
@@ -43,6 +43,8 @@ class Writes:
         self._issue = issue
         self._due: list[tuple[float, int, _Staged]] = []
         self._serial = 0
+        self.fails_early = False
+        """A mutant: the failure of a write is reported while the rest of it is still under way."""
 
     @property
     def any(self) -> bool:
@@ -64,9 +66,13 @@ class Writes:
             _APPLY[rule.fault.kind.number](rule, staged)
         if staged.fails and not staged.stages:
             return Outcome.FAILED
-        if staged.posted:
+        early = staged.fails and self.fails_early
+        if staged.posted or early:
             _copy(staged)
         self._push(now + staged.stages[0][0], staged)
+        if early:
+            staged.write = dataclasses.replace(staged.write, key=None)
+            return Outcome.FAILED
         return Outcome.POSTED if staged.posted else Outcome.PENDING
 
     def _push(self, due: float, staged: _Staged) -> None:
@@ -89,7 +95,7 @@ class Writes:
                 self._push(now + 0.0005, staged)
                 continue
             outcome = self._advance(staged, now)
-            if outcome is not None:
+            if outcome is not None and staged.write.key is not None:
                 over.append((staged.write.key, outcome, staged.posted))
         return over, min(max(self._due[0][0] - now, 0.0), 0.05) if self._due else 0.05
 
@@ -142,6 +148,10 @@ def _fail(rule: Rule, staged: _Staged) -> None:
     elif when == "during":
         wait_s, blocks = staged.stages[0]
         staged.stages = deque([(wait_s, blocks[: len(blocks) // 2])])
+    elif when == "short":
+        wait_s, blocks = staged.stages.popleft()
+        pages = [block for block in blocks if block[2] == KV_BIT]
+        staged.stages.appendleft((wait_s, [block for block in blocks if block not in pages[len(pages) // 2 :]]))
 
 
 def _corrupt(rule: Rule, staged: _Staged) -> None:
@@ -149,7 +159,7 @@ def _corrupt(rule: Rule, staged: _Staged) -> None:
     for at, (wait_s, blocks) in enumerate(staged.stages):
         fits = [i for i, block in enumerate(blocks) if _part(block[2]) == where]
         if fits:
-            rule.hit(room)
+            rule.hit(room, c=Loss.NEEDED)
             changed = list(blocks)
             which = fits[int(rule.amount(room, len(fits))) % len(fits)]
             offset, data, bit = changed[which]

@@ -131,7 +131,7 @@ class Verb(enum.IntEnum):
 
     FAULT = 40
     """Whoever injects. code = FaultEvent, flags = FaultKind << 16 | number of the fault in the scenario's list, room = the room hit (0 for none),
-    value = role << 32 | index of the node hit (0 for none), a = ns by which something was held up, b = index of a probe, c = its Reason."""
+    value = role << 32 | index of the node hit (0 for none), a = ns by which something was held up, b = index of a probe, c = Loss, or the Reason that a probe was answered."""
 
 
 ROW_VERBS = frozenset({Verb.COMMIT, Verb.USE, Verb.MADE})
@@ -228,6 +228,16 @@ class FaultKind(enum.IntEnum):
     BURST = 16
     STARVE = 17
     FILL_QUEUE = 18
+
+
+class Loss(enum.IntEnum):
+    """What a FAULT HIT took away for good."""
+
+    NONE = 0
+    NEEDED = 1
+    """Something without which decode cannot end the hand-off well: it has to give up in its own time."""
+    CLIENT = 2
+    """What the client sends to decode, or is told by it: only the client's own patience ends it."""
 
 
 class FaultEvent(enum.IntEnum):
