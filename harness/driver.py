@@ -29,6 +29,8 @@ from harness.protocol.settings import NodeSettings
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
 GAUGE_S = 0.5
+ANSWER_S = 2.0
+"""How long a node may take to answer a census."""
 NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
 
 
@@ -180,7 +182,8 @@ class Driver:
         """Ask every node what it holds and record it. At rest it is asked again until nothing is held or time is up."""
         deadline = time.monotonic() + timeout_s
         while True:
-            answers = self._ask_census(deadline)
+            # The last question may be asked just before the deadline: its answer counts all the same.
+            answers = self._ask_census(max(deadline, time.monotonic() + ANSWER_S))
             held = any(count[0] for answer in answers.values() for what, count in answer.counts.items() if what <= 3)
             if not at_rest or not held or time.monotonic() >= deadline:
                 break

@@ -149,9 +149,8 @@ def _waiting_abort_leaks(node: Node) -> None:
         sender = machine.rooms.get(message.room)
         queued = sender is not None and sender.lease < 0 and sender in machine._waiting
         abort(message)
-        if queued and machine.leases.free_count and len(kept) < LEAKS_MAX:
-            kept.append(machine.leases.take())
-        elif queued and len(kept) < LEAKS_MAX:
+        if queued and len(kept) < 4:
+            kept.append(message.room)
             machine._waiting.append(sender)
             _take_and_forget(machine, sender)
 
@@ -163,7 +162,7 @@ def _take_and_forget(machine: Any, sender: Sender) -> None:
     take = machine._next
 
     def patched() -> None:
-        if sender in machine._waiting and machine.leases.free_count > 1:
+        if sender in machine._waiting and machine.leases.free_count:
             machine._waiting.remove(sender)
             machine.leases.take()
             machine._next = take

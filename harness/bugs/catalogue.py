@@ -17,8 +17,8 @@ BY_ID = {bug.id: bug for bug in BUGS}
 DURATION_S = 3.0
 _COMMON = {
     "workload.duration_s": DURATION_S,
-    "limits.transfer_timeout_s": 0.5,
-    "limits.request_timeout_s": 3.0,
+    "limits.transfer_timeout_s": 2.0,
+    "limits.request_timeout_s": 8.0,
     "limits.min_window": 0,
 }
 

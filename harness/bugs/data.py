@@ -88,7 +88,7 @@ K2 = (
     Bug(
         id="sglang-32564", kind="K2", url=_SGLANG + "32564", seen="slightly wrong answers after time-outs",
         mechanism="a time-out frees pages and does not cancel the transfer",
-        guards="sglang-0.5.12", faults=("hold-write:ms=120",), changes={**_TINY, "limits.transfer_timeout_s": 0.05}, anomaly="foreign-write",
+        guards="sglang-0.5.12", faults=("hold-write:ms=4000,fraction=0.2",), changes={**_TINY, "limits.transfer_timeout_s": 1.0}, anomaly="foreign-write",
     ),
     Bug(
         id="sglang-36610", kind="K2", url=_SGLANG + "36610", seen="silent wrong output on 2P1D with a barrier in the transfer",
@@ -143,7 +143,7 @@ K4 = (
     Bug(
         id="sglang-31876", kind="K4", url=_SGLANG + "31876", seen="an aborted room never fails on prefill",
         mechanism="one backend's control thread does not know the abort message",
-        mutants=("deaf_to_abort",), faults=("abort:state=writing,count=8,fraction=0.1",), anomaly="leak",
+        mutants=("deaf_to_abort",), faults=("orphan-room:fraction=0.02,count=8",), anomaly="leak",
     ),
     Bug(
         id="sglang-30352", kind="K4", url=_SGLANG + "30352", seen="prefill's control thread dies",
@@ -180,7 +180,7 @@ K4 = (
     Bug(
         id="vllm-36958", kind="K4", url=_VLLM + "36958", seen="prefill's blocks never freed",
         mechanism="a notification names the request by the sender's own id",
-        mutants=("abort_wrong_key",), faults=("abort:state=writing,count=8,fraction=0.1", "hold-write:ms=5"), anomaly="leak",
+        mutants=("abort_wrong_key",), faults=("orphan-room:fraction=0.02,count=8",), anomaly="leak",
         note="ranks are left out: the abort is what bears the wrong name, and decode's slot is what stays",
     ),
     Bug(

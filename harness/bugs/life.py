@@ -37,7 +37,7 @@ K5 = (
     Bug(
         id="vllm-29906", kind="K5", url=_VLLM + "29906", seen="the pool is exhausted by router time-outs",
         mechanism="an abort of what has just finished is ignored, and what was kept for the peer stays",
-        mutants=("abort_unanswered",), faults=("abort:state=sent,fraction=0.1,count=8",), anomaly="leak",
+        mutants=("abort_unanswered",), faults=("fail:when=silent,fraction=0.05,count=8",), anomaly="leak",
     ),
     Bug(
         id="dynamo-6734", kind="K5", url="https://github.com/ai-dynamo/dynamo/issues/6734", seen="decode panics",
@@ -124,11 +124,12 @@ K8 = (
         id="sglang-9817", kind="K8", url=_SGLANG + "9817", seen="decode's KV leaks",
         mechanism="an abort of a request whose transfer is done frees nothing",
         mutants=("ready_abort_keeps_pages",), faults=("abort:state=status,fraction=0.2",), anomaly="leak",
+        changes={"engine.poll_interval_ms": 10.0},
     ),
     Bug(
         id="vllm-46283", kind="K8", url=_VLLM_ISSUE + "46283", seen="the pool is exhausted after a peer's crash",
         mechanism="blocks are held for a completion that the dead peer never sends",
-        mutants=("hold_for_the_dead",), faults=("abort:fraction=0.3,ms=20", "hold-write:ms=30", "kill:every_s=1,count=1"),
+        guards="hardened,-repeat_abort", mutants=("hold_for_the_dead",), faults=("abort:fraction=0.3,ms=20", "hold-write:ms=30", "kill:every_s=1,count=1"),
         anomaly="leak", changes=_RESTART,
     ),
     Bug(
