@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from decode_node.engines.reference import FAILED, SUCCESS, Handoff, ReferenceEngine
+from decode_node.engines.handoff import Handoff
+from decode_node.engines.reference import FAILED, SUCCESS, ReferenceEngine
 from harness.protocol import wire
 
 Engine = Any
@@ -138,7 +139,7 @@ def _keeps(engine: Engine, which: Callable[[Handoff], bool]) -> None:
 
 def _hold_for_the_dead(engine: Engine) -> None:
     lose = engine.lose_prefill
-    engine.lose_prefill = lambda prefill, now, *, dead: lose(prefill, now, dead=dead and not engine.holding)
+    engine.lose_prefill = lambda prefill, now, **_: lose(prefill, now, dead=False)
 
 
 def _pages_never_freed(engine: Engine) -> None:

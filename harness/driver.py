@@ -114,20 +114,14 @@ class Driver:
         gone = self.nemesis.away if self.nemesis is not None else ()
         return sorted(node for node in self._peers if node[0] == role and node not in gone)
 
-    def heal(self, timeout_s: float) -> None:
-        """Have the faults heal, and wait until every node serves again; raises HarnessError when one does not."""
-        nemesis, deadline = self.nemesis, time.monotonic() + timeout_s
-        if nemesis is None:
-            return
-        nemesis.arm(time.monotonic(), armed=False)
-        while nemesis.busy and not self.lost:
-            now = time.monotonic()
-            if now > deadline:
-                raise HarnessError(f"a node did not serve again within {timeout_s:g} s of its fault; see {self.cluster.logs}")
-            if not self._take(now):
-                self._poller.poll(int(nemesis.step(now) * 1e3))
-            if now >= self._next_beat:
-                self._housekeeping(now)
+    def pump(self, wait_s: float) -> float:
+        """Take what has come, or wait for it; returns the time, monotonic seconds."""
+        now = time.monotonic()
+        if not self._take(now):
+            self._poller.poll(math.ceil(wait_s * 1e3))
+        if now >= self._next_beat:
+            self._housekeeping(now)
+        return now
 
     def run(self, load: Load, phase: Phase) -> None:
         """Issue hand-offs until the load is exhausted, and take results meanwhile."""
@@ -155,13 +149,10 @@ class Driver:
         """Wait until nothing is in flight, at most `timeout_s`; what is open then, or whose node died, ends as INFO."""
         self.record.event(Verb.PHASE, code=Phase.DRAIN)
         deadline = time.monotonic() + timeout_s
-        while load.open and (now := time.monotonic()) < deadline:
-            if not self._take(now):
-                self._poller.poll(10)
+        while load.open and time.monotonic() < deadline:
+            now = self.pump(0.01)
             if self.nemesis is not None:
                 self.nemesis.step(now)
-            if now >= self._next_beat:
-                self._housekeeping(now)
         self._give_up(load, Reason.DRIVER_TIMEOUT)
 
     def abandon(self, load: Load) -> None:

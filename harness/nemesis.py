@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,15 @@ class Nemesis:
         for role in (Role.PREFILL, Role.DECODE):
             for node in self._driver.workers(role):
                 self._driver.send(node, wire.Arm(armed))
+
+    def heal(self, timeout_s: float) -> None:
+        """Have the faults heal, and wait until every node serves again; raises HarnessError when one does not."""
+        driver, deadline = self._driver, time.monotonic() + timeout_s
+        self.arm(time.monotonic(), armed=False)
+        while self.busy and not driver.lost:
+            if driver.pump(self.step(time.monotonic())) > deadline:
+                logs = driver.cluster.logs
+                raise HarnessError(f"a node did not serve again within {timeout_s:g} s of its fault; see {logs}")
 
     def step(self, now: float) -> float:
         """Carry on; returns how many seconds there will be nothing to do, at most 0.05."""

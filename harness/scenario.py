@@ -194,9 +194,7 @@ def check(scenario: Scenario) -> None:
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
     parse_all(scenario.faults)
-    for mutant in scenario.mutants:
-        if mutant not in MUTANTS:
-            raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
+    _check_mutants(scenario.mutants)
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
@@ -206,6 +204,12 @@ def check(scenario: Scenario) -> None:
         )
     if workload.arrival != "closed" and workload.rate_per_s <= 0:
         raise FieldError("workload.rate_per_s", workload.rate_per_s, f"more than 0 with arrival {workload.arrival}")
+
+
+def _check_mutants(names: tuple[str, ...]) -> None:
+    for mutant in names:
+        if mutant not in MUTANTS:
+            raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
 
 
 def get(scenario: Scenario, field: str) -> Any:

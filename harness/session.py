@@ -197,8 +197,8 @@ def _phases(
         driver.tick = _ticker(driver, load, display, "drain")
         if interrupt.count:
             driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
-        if not driver.lost:
-            driver.heal(limits.start_timeout_s)
+        if driver.nemesis is not None and not driver.lost:
+            driver.nemesis.heal(limits.start_timeout_s)
         driver.drain(load, limits.drain_timeout_s)
         driver.census(at_rest=True, timeout_s=_rest_s(scenario) + 2.0)
     except KeyboardInterrupt:

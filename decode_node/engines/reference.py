@@ -6,11 +6,11 @@ Sans-I/O: no socket, clock or sleep. It reads its own memory, which is what a po
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
 from decode_node.engine import Action
+from decode_node.engines.handoff import Handoff
 from harness.history.event import HIDDEN_MASK, Finding, Reason, Resource, Role, Verb, Wants
 from harness.history.recorder import Observer
 from harness.protocol import wire
@@ -31,33 +31,6 @@ ENDED_MAX = 16_384
 """Rooms that ended, remembered."""
 REPEAT_S = 0.25
 """How long an abort may stay unanswered before it is sent again."""
-
-
-class Handoff:
-    """One admitted request and what decode knows of it."""
-
-    __slots__ = (
-        "asked", "attempt", "deadline", "drained", "finding", "index", "mask", "page_list", "pages", "prefill", "room",
-        "slot", "status", "tenure", "wants",
-    )  # fmt: skip
-
-    def __init__(self, request: wire.Request, deadline: float) -> None:
-        """A request that has no slot yet: waiting for one is back-pressure, bounded only by the client's own `deadline`."""
-        self.room = request.room
-        self.attempt = request.attempt
-        self.wants = request.wants
-        self.index = request.index
-        self.prefill = request.prefill
-        self.deadline = deadline
-        self.mask = field_mask(request.wants)
-        self.slot = -1
-        self.tenure = 0
-        self.page_list: list[int] = []
-        self.pages: Any = None
-        self.status = -1
-        self.drained = False
-        self.finding = 0
-        self.asked = 0.0
 
 
 class ReferenceEngine:

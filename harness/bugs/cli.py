@@ -52,12 +52,16 @@ def _table() -> None:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object whose `bugs` are the results.")
 @click.pass_context
-def run(context: click.Context, /, ids: tuple[str, ...], kinds: tuple[str, ...], seeds: str, runs: Path, *, as_json: bool) -> None:
+def run(
+    context: click.Context, /, ids: tuple[str, ...], kinds: tuple[str, ...], seeds: str, runs: Path, *, as_json: bool
+) -> None:
     """Run records: exit 1 when a mutant survives or the reference is not clean."""
     if not seeds.isdecimal() or not 1 <= int(seeds) <= SEEDS_MAX:
         raise FieldError("--seeds", seeds, f"a whole number from 1 to {SEEDS_MAX}")
     chosen = choose(ids, kinds)
-    results = run_all(chosen, range(1, int(seeds) + 1), runs, ["handoff", *context.obj], lambda one: _tell(one, as_json=as_json))
+    results = run_all(
+        chosen, range(1, int(seeds) + 1), runs, ["handoff", *context.obj], lambda one: _tell(one, as_json=as_json)
+    )
     good = all(result.caught and result.reference_clean for result in results)
     if as_json:
         print(json.dumps({"bugs": [result.to_dict() for result in results]}, indent=1))
@@ -65,13 +69,19 @@ def run(context: click.Context, /, ids: tuple[str, ...], kinds: tuple[str, ...],
         total = sum(result.seconds for result in results)
         survived = [result.id for result in results if not result.caught]
         dirty = [result.id for result in results if not result.reference_clean]
-        print(f"{len(results)} records in {total:.0f} s: {len(survived)} mutants survived, the reference was not clean on {len(dirty)}")
+        print(
+            f"{len(results)} records in {total:.0f} s: {len(survived)} mutants survived, the reference was not clean on {len(dirty)}"
+        )
     context.exit(EXIT_VALID if good else EXIT_INVALID)
 
 
 def _tell(result: Result, *, as_json: bool) -> None:
     state = "caught" if result.caught else f"SURVIVED ({result.caught_seeds} of {result.seeds} caught)"
     found = ", ".join(f"{name} {count}" for name, count in result.found.items()) or "nothing"
-    clean = "reference clean" if result.reference_clean else f"REFERENCE {result.reference_verdict.upper()} {result.reference or ''}"
+    clean = (
+        "reference clean"
+        if result.reference_clean
+        else f"REFERENCE {result.reference_verdict.upper()} {result.reference or ''}"
+    )
     line = f"{result.id:18} {result.kind:4} {state}: wanted {result.anomaly}, found {found}; {clean}; {result.seconds:.1f} s"
     print(line, file=sys.stderr if as_json else sys.stdout, flush=True)

@@ -12,7 +12,11 @@ _VLLM = "https://github.com/vllm-project/vllm/pull/"
 _VLLM_ISSUE = "https://github.com/vllm-project/vllm/issues/"
 _TRT = "https://github.com/NVIDIA/TensorRT-LLM/pull/"
 _TWO: dict[str, Any] = {"topology.prefill": 2}
-_RESTART: dict[str, Any] = {"workload.duration_s": 7.0}
+_RESTART: dict[str, Any] = {
+    "workload.requests": 1000, "workload.duration_s": 120.0, "workload.arrival": "fixed", "workload.rate_per_s": 500.0,
+    "workload.concurrency": 64, "engine.slots": 64,
+}  # fmt: skip
+"""About half of the requests come after the node is back, however long that takes here."""
 
 K5 = (
     Bug(
@@ -190,7 +194,7 @@ K10 = (
     Bug(
         id="sglang-6263", kind="K10", url=_SGLANG + "6263", seen="a dead node takes its peers' requests along",
         mechanism="nobody notices that a peer is dead",
-        mutants=("ignore_peer_loss",), faults=("kill:every_s=1,count=1",), anomaly="hang", changes=_RESTART,
+        mutants=("ignore_peer_loss",), faults=("hold-write:ms=20", "kill:every_s=1,count=1"), anomaly="hang", changes=_RESTART,
     ),
     Bug(
         id="sglang-13054", kind="K10", url=_SGLANG_ISSUE + "13054", seen="every later request fails",
@@ -206,7 +210,7 @@ K10 = (
     Bug(
         id="nixl-795", kind="K10", url="https://github.com/ai-dynamo/nixl/issues/795", seen="hang after prefill ran out of memory and came back",
         mechanism="as sglang-6263: this backend has no heartbeat",
-        mutants=("ignore_peer_loss",), faults=("kill:every_s=1,count=1,for_ms=500",), anomaly="hang", changes=_RESTART,
+        mutants=("ignore_peer_loss",), faults=("hold-write:ms=20,where=row", "kill:every_s=1,count=1,for_ms=500"), anomaly="hang", changes=_RESTART,
     ),
     Bug(
         id="sglang-12779", kind="K10", url=_SGLANG_ISSUE + "12779", seen="decode is killed from outside: its health check waits",

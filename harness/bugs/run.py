@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Runner:
         self._session: Session | None = None
         self._clean: dict[bytes, Outcome] = {}
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         """Return the runner."""
         return self
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from harness.check.arrays import NEVER, Mask, Rows, take
+from harness.check.arrays import NEVER, U64, Mask, Rows, take
 from harness.check.report import Coverage, Expectations
 from harness.check.streams import Step
 from harness.check.table import LOSS_BIT
@@ -112,8 +112,9 @@ class Faults:
         return found
 
 
-def _end(rows: Rows) -> Rows:
-    return np.where(rows["ends"] > 0, rows["end_t"], NEVER)
+def _end(rows: Rows) -> U64:
+    ends: U64 = np.where(rows["ends"] > 0, rows["end_t"], NEVER)
+    return ends
 
 
 def _at(rows: Rows, node: int) -> Mask:

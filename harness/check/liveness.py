@@ -49,7 +49,6 @@ class Liveness:
         good = ended & rows["load"] & (kind == Kind.OK) & (rows["end_t"] > rows["start_t"])
         self.latencies.add(rows["end_t"][good] - rows["start_t"][good])
 
-
     def _excuse(self, rows: Rows, tests: dict[str, Mask]) -> None:
         """Leave out of `tests` (n,) what a fault explains."""
         engine, driver = (self._faults.excused(rows, reason) for reason in (Reason.TIMEOUT, Reason.DRIVER_TIMEOUT))

@@ -61,7 +61,8 @@ class Expectations:
         for name, entry in names.items():
             if entry.default is dataclasses.MISSING and name not in values:
                 raise FieldError(name, None, "a value: this field has no default")
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
 
 
 def _require(name: str, kind: str, value: object) -> None:

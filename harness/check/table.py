@@ -79,7 +79,9 @@ class Table:
         """Note what was done to which hand-off; probes that only bear its room are not it."""
         at, hits = self._timely(take(records, (records["code"] == FaultEvent.HIT) & (records["b"] == 0)))
         kinds = np.uint32(1) << (hits["flags"] >> 16).astype(np.uint32)
-        kinds |= np.where(hits["c"] > 0, np.uint32(1) << (hits["c"] + np.uint64(LOSS_BIT)).astype(np.uint32), np.uint32(0))
+        kinds |= np.where(
+            hits["c"] > 0, np.uint32(1) << (hits["c"] + np.uint64(LOSS_BIT)).astype(np.uint32), np.uint32(0)
+        )
         np.bitwise_or.at(self.rows["faults"], at, kinds)
         np.add.at(self.rows["held"], at, hits["a"])
 

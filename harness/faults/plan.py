@@ -44,7 +44,9 @@ class Rule:
         """A number from 0 to `most` for this room."""
         return draw(self._seed, _AMOUNT, self.fault.number, room & (1 << 64) - 1) * _UNIT * most
 
-    def hit(self, room: int = 0, *, node: int = 0, held_s: float = 0.0, event: int = _HIT, b: int = 0, c: int = 0) -> None:
+    def hit(
+        self, room: int = 0, *, node: int = 0, held_s: float = 0.0, event: int = _HIT, b: int = 0, c: int = 0
+    ) -> None:
         """Record that it was done; `node` is role << 32 | index."""
         self.hits += event in {FaultEvent.HIT, FaultEvent.BEGIN}
         held_ns = int(held_s * 1e9)

@@ -47,7 +47,11 @@ class ProcessFaults:
     def __init__(self, faults: Iterable[Fault], seed: int, record: Observer, hands: Hands) -> None:
         """Not armed."""
         mine = [fault for fault in faults if fault.kind.number in _KINDS]
-        make: dict[FaultKind, Callable[[Rule, Hands], _Process]] = {FaultKind.KILL: _Kill, FaultKind.STOP: _Stop, FaultKind.SLOW: _Slow}
+        make: dict[FaultKind, Callable[[Rule, Hands], _Process]] = {
+            FaultKind.KILL: _Kill,
+            FaultKind.STOP: _Stop,
+            FaultKind.SLOW: _Slow,
+        }
         self._each = [make[fault.kind.number](Rule(fault, seed, record), hands) for fault in mine]
 
     @property
@@ -155,6 +159,7 @@ class _Slow(_Process):
     _toggle = 0.0
 
     def _strike(self, node: Node) -> None:
+        del node  # the first pulse comes with the next step
         self._halted, self._toggle = False, 0.0
 
     def _goes_on(self, now: float, node: Node) -> bool:
