@@ -36,6 +36,11 @@ def app() -> None:
 @click.option("--requests", metavar="N", help="Hand-offs to drive.")
 @click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests).")
 @click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
+@click.option("--prefill", metavar="N", help="Prefill instances (default 1).")
+@click.option("--decode", metavar="N", help="Decode instances (default 1).")
+@click.option("--prefill-tp", metavar="N", help="Tensor parallel ranks of each prefill instance (default 1).")
+@click.option("--prefill-pp", metavar="N", help="Pipeline stages of each prefill instance (default 1).")
+@click.option("--decode-tp", metavar="N", help="Tensor parallel ranks of each decode instance (default 1).")
 @click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
 @click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
 @click.option("--fault", "faults", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable.")
@@ -81,6 +86,11 @@ _FIELDS = {
     "requests": "workload.requests",
     "duration": "workload.duration_s",
     "concurrency": "workload.concurrency",
+    "prefill": "topology.prefill",
+    "decode": "topology.decode",
+    "prefill_tp": "topology.prefill_tp",
+    "prefill_pp": "topology.prefill_pp",
+    "decode_tp": "topology.decode_tp",
     "slots": "engine.slots",
     "seed": "seed",
 }

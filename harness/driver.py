@@ -24,6 +24,7 @@ from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
 from harness.protocol import wire
+from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings
 
 _HANDOFF = int(Verb.HANDOFF)
@@ -61,6 +62,7 @@ class Driver:
         self._gauges: dict[Address, tuple[int, int]] = {}
         self.nemesis: Nemesis | None = None
         """The faults of this run; None, and no cost, where there are none."""
+        self.ranks = Ranks()
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
@@ -105,14 +107,26 @@ class Driver:
 
     def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a node; one that is not there loses it."""
-        outbox = self._peers.get(node)
-        if outbox is not None:
-            outbox.send(message, raw)
+        for index in self._addressed(node, message):
+            outbox = self._peers.get((node[0], index))
+            if outbox is not None:
+                outbox.send(message, raw)
+
+    def _addressed(self, node: Address, message: wire.Message) -> Iterable[int]:
+        """Ranks of the instance of `node` that a message is for."""
+        kind = type(message)
+        if kind is wire.Request:
+            return self.ranks.entries(*node)
+        if kind is wire.Cancel or kind is wire.Arm:
+            return self.ranks.members(*node)
+        return (node[1],)
 
     def workers(self, role: int) -> list[Address]:
-        """Nodes of a role that can be given requests."""
+        """Instances of a role that can be given requests, by their leaders: all ranks are there."""
         gone = self.nemesis.away if self.nemesis is not None else ()
-        return sorted(node for node in self._peers if node[0] == role and node not in gone)
+        there = {node[1] for node in self._peers if node[0] == role and node not in gone}
+        leaders = sorted({self.ranks.leader(role, index) for index in there})
+        return [(role, leader) for leader in leaders if there.issuperset(self.ranks.members(role, leader))]
 
     def pump(self, wait_s: float) -> float:
         """Take what has come, or wait for it; returns the time, monotonic seconds."""
@@ -264,9 +278,12 @@ class Driver:
             request = wire.Request(room, 0, wants, index, prefill[1], decode[1])
             if self.nemesis is not None:
                 self.nemesis.traffic.issue(request, now)
-            else:
+            elif self.ranks.single:
                 self._peers[decode].send(request)
                 self._peers[prefill].send(request)
+            else:
+                self.send(decode, request)
+                self.send(prefill, request)
             issued += 1
         return issued
 
@@ -313,7 +330,7 @@ class Driver:
         if outbox is not None:
             outbox.close(drop=True)
         if node[0] == Role.DECODE and self._load is not None:
-            self._record_info(self._load.orphaned(node[1]), Reason.NODE_EXIT)
+            self._record_info(self._load.orphaned(self.ranks.leader(*node)), Reason.NODE_EXIT)
         victim = self.nemesis is not None and node in self.nemesis.away
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")

@@ -18,16 +18,30 @@ from harness.faults.catalogue import parse_all
 from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
 from harness.protocol.mutants import MUTANTS
+from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
 from harness.transport import registry
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many nodes of each role."""
+    """How many instances of each role, and how many ranks each has: processes of their own, see `harness.protocol.ranks`."""
 
     prefill: int = 1
     decode: int = 1
+    prefill_tp: int = 1
+    prefill_pp: int = 1
+    decode_tp: int = 1
+
+    @property
+    def ranks(self) -> Ranks:
+        """The parallel sizes."""
+        return Ranks(prefill_tp=self.prefill_tp, prefill_pp=self.prefill_pp, decode_tp=self.decode_tp)
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """How many prefill and how many decode processes there are."""
+        return self.prefill * self.prefill_tp * self.prefill_pp, self.decode * self.decode_tp
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,6 +123,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 DEFAULT_DURATION_S = 10.0
+PROCESSES_MAX = 256
 _WINDOWS: dict[str, dict[str, float]] = {
     # tcp: sglang-0.5.12 then loses 0.6 to 0.7 % (sglang#27374 reports about 3 %), each to its slot's stale room. shm: one decode poll late.
     "tcp": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
@@ -118,6 +133,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
     "topology.prefill": (1, 64),
     "topology.decode": (1, 64),
+    "topology.prefill_tp": (1, 64),
+    "topology.prefill_pp": (1, 64),
+    "topology.decode_tp": (1, 64),
     "workload.requests": (0, 10**12),
     "workload.duration_s": (0, 10**7),
     "workload.concurrency": (1, 65536),
@@ -198,6 +216,7 @@ def check(scenario: Scenario) -> None:
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
+    _check_ranks(scenario.topology, engine)
     if engine.pages and engine.pages < engine.pages_per_request:
         raise FieldError(
             "engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})"
@@ -210,6 +229,22 @@ def _check_mutants(names: tuple[str, ...]) -> None:
     for mutant in names:
         if mutant not in MUTANTS:
             raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
+
+
+def _check_ranks(topology: Topology, engine: Engine) -> None:
+    """Every rank has something to hold and to write."""
+    tp, pp, decode_tp = topology.prefill_tp, topology.prefill_pp, topology.decode_tp
+    if tp % decode_tp:
+        raise FieldError("topology.prefill_tp", tp, f"a multiple of topology.decode_tp ({decode_tp})")
+    if pp > engine.layers:
+        raise FieldError("topology.prefill_pp", pp, f"at most engine.layers ({engine.layers}): each stage has a layer")
+    if tp // decode_tp * 8 > engine.page_bytes:
+        raise FieldError(
+            "topology.prefill_tp", tp, f"at most one rank for every 8 bytes of engine.page_bytes ({engine.page_bytes})"
+        )
+    for field, count in zip(("topology.prefill", "topology.decode"), topology.processes, strict=True):
+        if count > PROCESSES_MAX:
+            raise FieldError(field, count, f"at most {PROCESSES_MAX} processes with all their ranks")
 
 
 def get(scenario: Scenario, field: str) -> Any:
@@ -279,8 +314,9 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,
-        prefills=scenario.topology.prefill,
-        decodes=scenario.topology.decode,
+        prefills=scenario.topology.processes[0],
+        decodes=scenario.topology.processes[1],
+        ranks=scenario.topology.ranks,
         faults=scenario.faults,
         mutants=scenario.mutants,
     )

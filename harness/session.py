@@ -80,7 +80,7 @@ class Session:
         """Nothing is started yet."""
         self.topology = topology
         self.logs = logs
-        self.cluster: Cluster | External = Cluster(topology.prefill, topology.decode, logs)
+        self.cluster: Cluster | External = Cluster(*topology.processes, logs)
         if attach is not None:
             self.cluster = External(attach.registry, attach.inbox, attach.cluster, logs)
         self._driver: Driver | None = None
@@ -179,7 +179,8 @@ def _phases(
 ) -> None:  # fmt: skip
     limits, topology = scenario.limits, scenario.topology
     driver.tick = _ticker(driver, load, display, "start")
-    driver.wait_for_nodes(topology.prefill, topology.decode, limits.start_timeout_s)
+    driver.ranks = topology.ranks
+    driver.wait_for_nodes(*topology.processes, limits.start_timeout_s)
     driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
     faults = parse_all(scenario.faults)
     if faults:

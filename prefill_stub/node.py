@@ -61,7 +61,8 @@ class PrefillNode(Shell):
         assert self.settings is not None
         assert self.machine is not None
         peer = (int(Role.DECODE), message.decode)
-        settings = self.settings.transport
+        writer = self.settings.ranks.rank(Role.PREFILL, self.index)
+        settings = msgspec.structs.replace(self.settings.transport, writer=writer)
         if self._ack:
             # The control experiment is about the row alone: KV must be there before the row is sent.
             settings = msgspec.structs.replace(settings, ack=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from decode_node.fanin import FanIn
 from harness.protocol import wire
 from harness.protocol.payload import field_mask
 
@@ -12,7 +13,7 @@ class Handoff:
     """One admitted request and what decode knows of it."""
 
     __slots__ = (
-        "asked", "attempt", "deadline", "drained", "finding", "index", "mask", "page_list", "pages", "prefill", "room",
+        "asked", "attempt", "deadline", "drained", "fan", "finding", "index", "mask", "page_list", "pages", "prefill", "room",
         "slot", "status", "tenure", "wants",
     )  # fmt: skip
 
@@ -33,3 +34,5 @@ class Handoff:
         self.drained = False
         self.finding = 0
         self.asked = 0.0
+        self.fan: FanIn | None = None
+        """Where several prefill ranks write its slot."""

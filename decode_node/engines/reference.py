@@ -11,12 +11,14 @@ import numpy as np
 
 from decode_node.engine import Action
 from decode_node.engines.handoff import Handoff
+from decode_node.fanin import FanIn
 from harness.history.event import HIDDEN_MASK, Finding, Reason, Resource, Role, Verb, Wants
 from harness.history.recorder import Observer
 from harness.protocol import wire
 from harness.protocol.layout import DIGEST_WORD, KV_DIGEST_WORD, ROOM_WORD, TENURE_WORD
 from harness.protocol.memory import Buffers, Words
 from harness.protocol.payload import Payload, field_mask
+from harness.protocol.ranks import shard
 from harness.protocol.rooms import NO_ROOM, is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
@@ -63,6 +65,9 @@ class ReferenceEngine:
         self._ended: dict[int, int] = {}
         """Room to request index of what has ended, in order of their ends."""
         self._absent: set[int] = set()
+        self._ranks = settings.ranks
+        self._rank = self._ranks.rank(Role.DECODE, index)
+        self._several = len(self._ranks.writers(0, index)) > 1
         self._now = 0.0
         self._next_sweep = 0.0
         self.late_messages = 0
@@ -86,11 +91,14 @@ class ReferenceEngine:
         if not is_room(room) or full or (known is not None and self.guards.refuse_duplicate):
             self.out.append((_DRIVER, wire.Result(room, request.index, int(Reason.REJECTED), 0)))
             if full and known is None and self.guards.notify_unadmitted:
-                self.out.append(((_PREFILL, request.prefill), wire.Abort(room, 0, self.index)))
+                self._tell(request.prefill, wire.Abort(room, 0, self.index))
             return
         handoff = Handoff(request, now + self.settings.request_timeout_s)
         self.open[room] = handoff
-        if request.prefill in self._absent:
+        if self._several:
+            writers = self._ranks.writers(request.prefill, self.index)
+            handoff.fan = FanIn(writers, await_all=self.guards.await_all_ranks)
+        if not self._absent.isdisjoint(handoff.fan.writers if handoff.fan else (request.prefill,)):
             self._fail(handoff, Reason.PEER_LOST)
             return
         self.waiting.append(handoff)
@@ -131,7 +139,14 @@ class ReferenceEngine:
             a=self._pages_per_request, c=handoff.prefill,
         )  # fmt: skip
         exchange = wire.RoomExchange(handoff.room, handoff.attempt, self.index, slot, tenure, handoff.page_list)
-        self.out.append(((_PREFILL, handoff.prefill), exchange))
+        self._tell(handoff.prefill, exchange)
+
+    def _tell(self, prefill: int, message: wire.RoomExchange | wire.Abort) -> None:
+        """Send to every rank of a prefill instance that writes to this decode rank."""
+        if not self._several:
+            self.out.append(((_PREFILL, prefill), message))
+            return
+        self.out += [((_PREFILL, writer), message) for writer in self._ranks.writers(prefill, self.index)]
 
     # Control messages --------------------------------------------------------------------------------------------
 
@@ -143,7 +158,8 @@ class ReferenceEngine:
         handoff = self.open.get(message.room)
         if handoff is None or handoff.slot < 0:
             if message.room in self.holding:
-                self._drain_known(self.holding[message.room], drained=message.drained)
+                held = self.holding[message.room]
+                self._drain_known(held, drained=message.drained and (held.fan is None or held.fan.drain(message.rank)))
             else:
                 self.late_messages += 1
             return
@@ -155,17 +171,20 @@ class ReferenceEngine:
             return
         handoff.status = message.status
         handoff.drained = message.drained
-        if message.status in {FAILED, SUCCESS}:
+        if handoff.fan is not None:
+            handoff.status = handoff.fan.report(message.rank, message.status, drained=message.drained)
+            handoff.drained = not handoff.fan.undrained
+        if handoff.status in {FAILED, SUCCESS}:
             self.ready[handoff.room] = handoff
 
     def _on_drained(self, message: wire.Drained) -> None:
         held = self.holding.get(message.room)
         if held is not None and held.tenure == message.tenure:
-            self._drain_known(held, drained=True)
+            self._drain_known(held, drained=held.fan is None or held.fan.drain(message.rank))
             return
         handoff = self.open.get(message.room)
         if handoff is not None and handoff.tenure == message.tenure:
-            handoff.drained = True
+            handoff.drained = handoff.fan is None or handoff.fan.drain(message.rank)
         else:
             self.late_messages += 1
 
@@ -185,11 +204,14 @@ class ReferenceEngine:
         self._absent.add(prefill)
         if dead:
             for handoff in list(self.holding.values()):
-                if handoff.prefill == prefill:
-                    self._drain_known(handoff, drained=True)
+                if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
+                    self._drain_known(handoff, drained=handoff.fan is None or handoff.fan.drain(prefill))
         for handoff in list(self.open.values()):
-            if handoff.prefill == prefill:
+            if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
                 handoff.drained = dead
+                if handoff.fan is not None:
+                    handoff.fan.ask_again(but=(prefill,) if dead else ())
+                    handoff.drained = not handoff.fan.undrained
                 self._fail(handoff, Reason.PEER_LOST)
         self._fill()
 
@@ -281,7 +303,9 @@ class ReferenceEngine:
     def _audit_pages(self, handoff: Handoff) -> None:
         """Name the pages that are not this request's. The engine does not look at the result: it has no such guard."""
         pages = self.buffers.kv.take(handoff.pages, axis=1)
-        for layer, position, named, whole in self.payload.foreign_pages(handoff.room, handoff.attempt, pages):
+        for layer, position, named, whole in self.payload.foreign_pages(
+            handoff.room, shard(handoff.attempt, self._rank), pages
+        ):
             self.record.event(
                 Verb.KV_PAGE, handoff.room, handoff.slot, handoff.tenure, value=named, code=0 if whole else 1,
                 a=layer, b=handoff.page_list[position], c=position,
@@ -294,13 +318,15 @@ class ReferenceEngine:
         self.out.append((_DRIVER, wire.Result(room, handoff.index, int(reason), 0)))
         self.record.event(Verb.ABORT, room, handoff.slot, handoff.tenure, code=reason, value=word)
         if handoff.slot < 0:
-            if self.guards.notify_unadmitted and reason != Reason.PEER_LOST:
-                self.out.append(((_PREFILL, handoff.prefill), wire.Abort(room, 0, self.index)))
+            if self.guards.notify_unadmitted and (reason != Reason.PEER_LOST or self._several):
+                self._tell(handoff.prefill, wire.Abort(room, 0, self.index))
             return
         if self.guards.notify_abort:
-            self.out.append(((_PREFILL, handoff.prefill), wire.Abort(room, handoff.tenure, self.index)))
+            self._tell(handoff.prefill, wire.Abort(room, handoff.tenure, self.index))
             # As released engines do: what counts is the answer to the abort, not what the status said before it.
             handoff.drained = handoff.drained and reason == Reason.PEER_LOST
+            if handoff.fan is not None and reason != Reason.PEER_LOST:
+                handoff.fan.ask_again()
         self._end(handoff, hold=self.guards.drain_on_abort)
 
     def _close(self, handoff: Handoff) -> None:
@@ -363,7 +389,7 @@ class ReferenceEngine:
         for handoff in list(self.holding.values())[:256]:
             if now - handoff.asked >= REPEAT_S:
                 handoff.asked = now
-                self.out.append(((_PREFILL, handoff.prefill), wire.Abort(handoff.room, handoff.tenure, self.index)))
+                self._tell(handoff.prefill, wire.Abort(handoff.room, handoff.tenure, self.index))
 
     def held(self) -> dict[int, tuple[int, int, int]]:
         """Slots, pages and open rooms."""

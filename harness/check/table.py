@@ -162,7 +162,8 @@ class Table:
         at, made = self._claim(step.pick(Verb.MADE)[0], "mades")
         self._set(at, made, {"made_mask": "code", "made_kv": "flags", "made_t": "t_ns", "made_tags": "tags"})
         sent = step.pick(Verb.SENT)[0]
-        at, sent = self._claim(take(sent, sent["code"] == SUCCESS), "sents")
+        # Ranks that do not know the first token report their part with 0 for it.
+        at, sent = self._claim(take(sent, (sent["code"] == SUCCESS) & (sent["b"] != 0)), "sents")
         self._set(at, sent, {"token": "b"})
 
     def _decode(self, step: Step) -> None:

@@ -125,16 +125,19 @@ class Verb(enum.IntEnum):
     LANDED = 32
     """Whoever moved the bytes. Blocks are in decode's memory. room, slot, tenure = the write's author and target,
     a = begin ns (t_ns is the end), flags = mask of fields | KV_BIT, code = 1 for a part of a write: one
-    of its parts has 0, the last one unless several connections carried them."""
+    of its parts has 0, the last one unless several connections carried them;
+    b = rank of the writer within its prefill instance."""
     REFUSED = 33
     """Decode's receive thread. A write was not applied. Fields as LANDED; code = Refusal."""
+    PLACEHOLDER = 34
+    """Prefill, row event. What a pipeline stage before the last sends along as the request's row, though only the last stage knows it. Fields as MADE."""
 
     FAULT = 40
     """Whoever injects. code = FaultEvent, flags = FaultKind << 16 | number of the fault in the scenario's list, room = the room hit (0 for none),
     value = role << 32 | index of the node hit (0 for none), a = ns by which something was held up, b = index of a probe, c = Loss, or the Reason that a probe was answered."""
 
 
-ROW_VERBS = frozenset({Verb.COMMIT, Verb.USE, Verb.MADE})
+ROW_VERBS = frozenset({Verb.COMMIT, Verb.USE, Verb.MADE, Verb.PLACEHOLDER})
 
 
 class Wants(enum.IntFlag):

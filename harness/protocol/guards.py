@@ -34,6 +34,8 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     remember_rooms: bool = False
     refuse_duplicate: bool = False
     repeat_abort: bool = False
+    await_all_ranks: bool = False
+    last_stage_aux: bool = False
 
 
 PREVENTS: dict[str, str] = {
@@ -55,10 +57,12 @@ PREVENTS: dict[str, str] = {
     "remember_rooms": "a room begun again by a late or doubled message: both sides know the rooms that ended, also those aborted before their exchange came",
     "refuse_duplicate": "two live requests with one room: the second is refused with an answer and the first goes on",
     "repeat_abort": "a slot held for ever by a lost message: decode repeats its abort until prefill says that it drained",
+    "await_all_ranks": "commit of half a hand-off: Success counts once every prefill rank that writes has reported it; one Failed is enough",
+    "last_stage_aux": "placeholder row committed, or a slow stage's row in the next request's slot: only one rank of the last stage sends the row",
 }
 
 # A live duplicate kills an engine of any release (sgl-project/sglang#40125); here that is a mutant of its own, not a preset.
-_V8 = Guards(requested_fields_only=True, refuse_duplicate=True)
+_V8 = Guards(requested_fields_only=True, refuse_duplicate=True, await_all_ranks=True)
 _V9 = msgspec.structs.replace(_V8, validate_room=True)
 _V12 = msgspec.structs.replace(_V9, copy_row=True)
 _V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True, notify_failed=True)

@@ -88,6 +88,8 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
     room: RoomId
     tenure: I32
+    rank: I32 = 0
+    """Index of the prefill process that says so."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag=7):
