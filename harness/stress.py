@@ -41,6 +41,9 @@ def expectations(scenario: Scenario) -> Expectations:
         min_window=limits.min_window,
         min_rate_per_s=limits.min_rate_per_s,
         faults=scenario.faults,
+        prefill_tp=scenario.topology.prefill_tp,
+        prefill_pp=scenario.topology.prefill_pp,
+        decode_tp=scenario.topology.decode_tp,
     )
 
 

@@ -39,8 +39,9 @@ Node = tuple[int, int]
 class Aborts:
     """Judges the failures among hand-offs whose records are complete."""
 
-    def __init__(self, expect: Expectations, tally: Tally, faults: Faults) -> None:
-        """Nothing judged yet. `faults` knows what was injected."""
+    def __init__(self, expect: Expectations, tally: Tally, faults: Faults, *, first: bool = True) -> None:
+        """Nothing judged yet. `faults` knows what was injected; only the `first` rank's failures are those that the client is told."""
+        self._first = first
         self._faults = faults
         self.mismatches = 0
         self.others = 0
@@ -52,7 +53,7 @@ class Aborts:
     def judge(self, rows: Rows) -> None:
         """Judge `rows` of a `Table`."""
         aborted = rows["aborts"] > 0
-        failed = aborted | ((rows["end_kind"] == Kind.FAIL) & (rows["commits"] == 0))
+        failed = aborted | (self._first & (rows["end_kind"] == Kind.FAIL) & (rows["commits"] == 0))
         if not failed.any():
             return
         rows, aborted = take(rows, failed), aborted[failed]
@@ -61,7 +62,7 @@ class Aborts:
         self.mismatches += int(mismatch.sum())
         self.others += int((~mismatch).sum())
         self._mismatched(take(rows, mismatch & ~self._faults.excused(rows, Reason.MISMATCH)))
-        if not self._expect.aborts_allowed:
+        if self._first and not self._expect.aborts_allowed:
             self._failed(rows, why)
 
     def _mismatched(self, rows: Rows) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from harness.check.arrays import NEVER, U64, Mask, Rows, take
+from harness.check.ranks import instance
 from harness.check.report import Coverage, Expectations
 from harness.check.streams import Step
 from harness.check.table import LOSS_BIT
@@ -108,8 +109,13 @@ class Faults:
         for kind, node, begin, end in self.windows:
             if kind in OF_NODE.get(reason, ()):
                 open_then = (rows["invoke_t"] <= end) & (_end(rows) >= begin)
-                found |= open_then & _at(rows, node)
+                found |= open_then & _at(rows, self._instance(node))
         return found
+
+    def _instance(self, node: int) -> int:
+        """The instance of a node, by its rank 0, as requests name it; 0, for all, stays."""
+        role, index = instance((node >> 32, node & 0xFFFFFFFF), self._expect)
+        return role << 32 | index
 
 
 def _end(rows: Rows) -> U64:

@@ -41,11 +41,17 @@ class Expectations:
     """Faults abort requests on purpose."""
     expected_exit: bool = False
     """Node processes may end without anybody's asking: no `crash`."""
+    prefill_tp: int = 1
+    """Ranks of each instance: prefill has so many in each of `prefill_pp` stages, a multiple of decode's `decode_tp`."""
+    prefill_pp: int = 1
+    decode_tp: int = 1
 
     def __post_init__(self) -> None:
         """Raise FieldError for a value that is not allowed."""
         for entry in dataclasses.fields(self):
             _require(entry.name, str(entry.type), getattr(self, entry.name))
+        if self.prefill_tp % self.decode_tp:
+            raise FieldError("prefill_tp", self.prefill_tp, f"a multiple of decode_tp ({self.decode_tp})")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values."""
@@ -71,7 +77,7 @@ def _require(name: str, kind: str, value: object) -> None:
         if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
             return
         raise FieldError(name, value, "a list of texts")
-    least = 1 if name == "slots" else 0
+    least = 1 if name in {"slots", "prefill_tp", "prefill_pp", "decode_tp"} else 0
     allowed = _ALLOWED[kind] + ("" if kind == "bool" else f" {least}")
     if kind == "bool":
         if isinstance(value, bool):
