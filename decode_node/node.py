@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from decode_node import mutants
 from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
+from decode_node.engines.grouped import GroupedEngine
 from decode_node.engines.reference import ReferenceEngine
+from decode_node.gloo import GlooAgreement
+from harness.errors import HarnessError
 from harness.faults.decode import DecodeFaults
 from harness.history.event import Resource, Role
 from harness.node.shell import Address, Shell, Streams
@@ -33,6 +39,7 @@ class DecodeNode(Shell):
     _target: Target | None = None
     _memory: Memory | None = None
     _buffers: Buffers | None = None
+    _group: GlooAgreement | None = None
     _now = 0.0
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
@@ -43,7 +50,8 @@ class DecodeNode(Shell):
         buffers = self._buffers = Buffers(self._memory, layout)
         owners = Ownership(settings.decode_layout.slots, enforce=settings.guards.tenure_on_writes)
         self._target = transport.target(settings.transport, self._memory, owners, settings.seed, streams)
-        self.engine = ReferenceEngine(
+        make = ReferenceEngine if settings.ranks.decode_tp == 1 else self._rank_of_group(settings)
+        self.engine = make(
             self.index, settings, buffers, Payload(layout), owners, streams("main"), refuses=transport.refuses
         )
         mutants.apply(settings.mutants, self.engine)
@@ -63,10 +71,26 @@ class DecodeNode(Shell):
         self._poll_interval_s = settings.poll_interval_ms * 1e-3
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = 0.0
-        self._prefills = settings.prefills
+        ranks = settings.ranks
+        own = ranks.rank(Role.DECODE, self.index)
+        self._writers = [index for index in range(settings.prefills) if ranks.decode_rank(index) == own]
+        self._met = False
         # Several receive threads with real-time priority that ask for the GIL every 0.02 ms leave an engine on two cores no time at all.
-        sys.setswitchinterval(SWITCH_S if settings.prefills == 1 else SWITCH_MANY_S)
+        sys.setswitchinterval(SWITCH_S if len(self._writers) == 1 else SWITCH_MANY_S)
         self._next_request = 0.0
+
+    def _rank_of_group(self, settings: NodeSettings) -> Callable[..., GroupedEngine]:
+        """Join the other ranks of this instance; they meet in the folder of the run."""
+        ranks = settings.ranks
+        if settings.guards.min_over_ranks:
+            meeting = Path(settings.history_dir) / f"decode-{ranks.leader(Role.DECODE, self.index)}.group"
+            host = self.inbox.address.removeprefix("tcp://").rpartition(":")[0] if self._on_network else "127.0.0.1"
+            self._group = GlooAgreement(meeting, ranks.rank(Role.DECODE, self.index), ranks.decode_tp, host)
+        return partial(GroupedEngine, agreement=self._group)
+
+    @property
+    def _on_network(self) -> bool:
+        return self.inbox.address.startswith("tcp://")
 
     def _request_sessions(self, now: float) -> None:
         """Ask every prefill that has not answered; again now and then, since it may not have known our address yet."""
@@ -75,14 +99,19 @@ class DecodeNode(Shell):
         self._next_request = now + SESSION_RETRY_S
         spec = self.settings.decode_layout
         session = wire.Session(self.index, self.incarnation, self._target.descriptor(), spec.slots, spec.pages)
-        for peer in self.peers:
-            if peer[0] == Role.PREFILL and peer[1] not in self._sessions:
-                self.send(peer, session)
+        for index in self._writers:
+            if index not in self._sessions:
+                self.send((int(Role.PREFILL), index), session)
 
     def ready(self) -> bool:
-        """Every prefill node of the run has opened its session."""
-        assert self.settings is not None
-        return len(self._sessions) >= self.settings.prefills
+        """Every prefill node that writes here has opened its session, and the ranks of this instance have met."""
+        if len(self._sessions) < len(self._writers):
+            return False
+        try:
+            return self._group is None or self._group.formed
+        except HarnessError as problem:
+            self.answer(str(problem))
+            return False
 
     def _admit(self, request: wire.Request) -> None:
         assert self.engine is not None
@@ -102,8 +131,13 @@ class DecodeNode(Shell):
         self._now = now
         engine = self.engine
         assert engine is not None
-        if len(self._sessions) < self._prefills and now >= self._next_request:
+        if len(self._sessions) < len(self._writers) and now >= self._next_request:
             self._request_sessions(now)
+        if self._group is not None and not self._met:
+            if not self._group.formed:
+                return self._wait_ms
+            self._met = True
+            self.announce()
         if now >= self._next_poll:
             self._next_poll = now + self._poll_interval_s
             engine.poll(now)
@@ -168,6 +202,9 @@ class DecodeNode(Shell):
         """Stop the target first: nothing may be written into memory that is going away."""
         if self._target is not None:
             self._target.close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         self.engine = self._target = self._buffers = None
         if self._memory is not None:
             self._memory.close()

@@ -36,6 +36,9 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     repeat_abort: bool = False
     await_all_ranks: bool = False
     last_stage_aux: bool = False
+    min_over_ranks: bool = False
+    gate_before_min: bool = False
+    vote_on_data: bool = False
 
 
 PREVENTS: dict[str, str] = {
@@ -59,13 +62,16 @@ PREVENTS: dict[str, str] = {
     "repeat_abort": "a slot held for ever by a lost message: decode repeats its abort until prefill says that it drained",
     "await_all_ranks": "commit of half a hand-off: Success counts once every prefill rank that writes has reported it; one Failed is enough",
     "last_stage_aux": "placeholder row committed, or a slow stage's row in the next request's slot: only one rank of the last stage sends the row",
+    "min_over_ranks": "one decode rank commits what another fails: each request is ended as the lowest of all ranks' votes says",
+    "gate_before_min": "one decode rank commits while another still waits for its row: a rank votes for a commit only once the slot names a room",
+    "vote_on_data": "one decode rank aborts the row that another commits: a rank votes after it has checked the data, not on the status alone",
 }
 
 # A live duplicate kills an engine of any release (sgl-project/sglang#40125); here that is a mutant of its own, not a preset.
-_V8 = Guards(requested_fields_only=True, refuse_duplicate=True, await_all_ranks=True)
+_V8 = Guards(requested_fields_only=True, refuse_duplicate=True, await_all_ranks=True, min_over_ranks=True)
 _V9 = msgspec.structs.replace(_V8, validate_room=True)
 _V12 = msgspec.structs.replace(_V9, copy_row=True)
-_V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True, notify_failed=True)
+_V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True, notify_failed=True, gate_before_min=True)
 _V20 = msgspec.structs.replace(_V13, drain_on_abort=True, terminal_failed=True)
 
 PRESETS: dict[str, Guards] = {
