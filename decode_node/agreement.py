@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.int64]
 
-CELLS = 256
-READY = 63
-"""Vote of a rank that would commit; lower ones are the `Reason` for which it would fail the request, so MIN fails it if any rank would."""
+CELLS = 512
+WAIT, READY = 62, 63
+"""Votes of a rank that does not know yet and of one that would commit; lower ones are the `Reason` for which it would fail the request: MIN fails it if any rank would."""
 _STEP = READY + 1
 
 
@@ -39,9 +39,9 @@ class Agreement(Protocol):
 
 
 def ballot(votes: Mapping[int, int]) -> Vector:
-    """Votes (request index to READY or a Reason) as cells: (index + 1, vote) and, negated, index + 1 again, so that MIN gives MAX there.
+    """Votes on all open requests, by index, as cells: (index + 1, vote) and, negated, index + 1 again, so that MIN gives MAX there.
 
-    0 in a cell: nothing to decide. Of several requests for one cell the oldest has it.
+    0 in a cell: no request. Of several for one cell the oldest has it.
     """
     cells = np.zeros(2 * CELLS, np.int64)
     for index in sorted(votes, reverse=True):
@@ -51,8 +51,8 @@ def ballot(votes: Mapping[int, int]) -> Vector:
 
 
 def decided(lowest: Vector) -> dict[int, int]:
-    """Requests that every rank voted on, and the lowest vote; `lowest` is the MIN over all ballots."""
+    """Requests that every rank has and that are to be ended, and the lowest vote; `lowest` is the MIN over all ballots."""
     low, high = lowest[:CELLS], -lowest[CELLS:]
-    # A rank without a vote has 0, so the lowest is 0; ranks with different requests have different lowest and highest.
-    agreed = np.flatnonzero((low > 0) & (low // _STEP == high))
+    # A rank without the request has 0, so the lowest is 0; ranks with different requests have different lowest and highest.
+    agreed = np.flatnonzero((low > 0) & (low // _STEP == high) & (low % _STEP != WAIT))
     return {int(low[at]) // _STEP - 1: int(low[at]) % _STEP for at in agreed.tolist()}

@@ -15,6 +15,7 @@ import msgspec
 
 from harness.errors import FieldError, UsageError
 from harness.faults.catalogue import parse_all
+from harness.history.event import FaultKind
 from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
 from harness.protocol.mutants import MUTANTS
@@ -216,7 +217,7 @@ def check(scenario: Scenario) -> None:
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
-    _check_ranks(scenario.topology, engine)
+    _check_ranks(scenario)
     if engine.pages and engine.pages < engine.pages_per_request:
         raise FieldError(
             "engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})"
@@ -231,8 +232,9 @@ def _check_mutants(names: tuple[str, ...]) -> None:
             raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
 
 
-def _check_ranks(topology: Topology, engine: Engine) -> None:
-    """Every rank has something to hold and to write."""
+def _check_ranks(scenario: Scenario) -> None:
+    """Every rank has something to hold and to write; no fault ends one that the others of its instance cannot do without."""
+    topology, engine = scenario.topology, scenario.engine
     tp, pp, decode_tp = topology.prefill_tp, topology.prefill_pp, topology.decode_tp
     if tp % decode_tp:
         raise FieldError("topology.prefill_tp", tp, f"a multiple of topology.decode_tp ({decode_tp})")
@@ -242,6 +244,10 @@ def _check_ranks(topology: Topology, engine: Engine) -> None:
         raise FieldError(
             "topology.prefill_tp", tp, f"at most one rank for every 8 bytes of engine.page_bytes ({engine.page_bytes})"
         )
+    if decode_tp > 1 and any(
+        fault.kind.number is FaultKind.KILL and fault.values["node"] != "prefill" for fault in parse_all(scenario.faults)
+    ):
+        raise FieldError("topology.decode_tp", decode_tp, "1 where a fault kills decode nodes: the ranks of one end together")
     for field, count in zip(("topology.prefill", "topology.decode"), topology.processes, strict=True):
         if count > PROCESSES_MAX:
             raise FieldError(field, count, f"at most {PROCESSES_MAX} processes with all their ranks")

@@ -1,7 +1,6 @@
 """The reference engine as one rank of a decode instance of several: each has its own slots, pages and data, all end a request the same way.
 
-What this rank would do with a request (commit it, or fail it and why) is its vote; it is done once all ranks have voted, and MIN over
-the votes says what. With `vote_on_data` a rank votes for a commit after it has checked the data, and commits what it has checked. Without it, as in releases, it votes
+What this rank would do with a request (commit it, fail it and why, or wait) is its vote, and MIN over the votes of all ranks says what is done. With `vote_on_data` a rank votes for a commit after it has checked the data, and commits what it has checked. Without it, as in releases, it votes
 on the received status and looks at the row afterwards: then one rank can abort what another commits. Only rank 0 answers the driver.
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decode_node.agreement import READY, Agreement, ballot, decided
+from decode_node.agreement import READY, WAIT, Agreement, ballot, decided
 from decode_node.engines.reference import FAILED, Handoff, ReferenceEngine
 from harness.history.event import Reason, Role
 from harness.protocol.memory import Words
@@ -35,10 +34,11 @@ class GroupedEngine(ReferenceEngine):
         self._agreement = agreement
         self._votes: dict[int, int] = {}
         """By request index: the order in which requests came is the same on all ranks, their slots need not be."""
-        self._voted: dict[int, Handoff] = {}
+        self._balloted: dict[int, Handoff] = {}
+        """What the reduction that goes on is about."""
         self._rows: dict[int, tuple[Words, list[int] | None, int]] = {}
         self._words: dict[int, int] = {}
-        self._wanting: dict[int, float] = {}
+        self._wanting: dict[int, tuple[Handoff, float]] = {}
         """When this rank first wanted to fail what it has not failed yet."""
         self._settled: set[int] = set()
         """Requests whose commit is agreed on, of which this rank still looks at the row."""
@@ -56,8 +56,8 @@ class GroupedEngine(ReferenceEngine):
         """Note what this rank would do; wanting to fail a request once is final."""
         self.ready.pop(handoff.room, None)
         index = handoff.index
-        self._votes[index] = min(vote, self._votes.get(index, READY))
-        self._voted[index] = handoff
+        if self._votes.get(index, READY) == READY:
+            self._votes[index] = vote
 
     def _decides_alone(self, handoff: Handoff) -> bool:
         return self._agreement is None or handoff.index in self._settled
@@ -84,7 +84,7 @@ class GroupedEngine(ReferenceEngine):
             super()._fail(handoff, reason, word)
             return
         self._words.setdefault(handoff.index, word)
-        self._wanting.setdefault(handoff.index, self._now)
+        self._wanting.setdefault(handoff.index, (handoff, self._now))
         self._vote(handoff, int(reason))
 
     # Decisions -----------------------------------------------------------------------------------------------------
@@ -98,15 +98,16 @@ class GroupedEngine(ReferenceEngine):
         lowest = agreement.result()
         if lowest is not None:
             for index, vote in decided(lowest).items():
-                self._settle(index, vote)
+                self._settle(self._balloted[index], vote)
             self._fill()
         self._give_up(now)
         if not agreement.busy:
-            agreement.begin(ballot(self._votes))
+            self._balloted = {handoff.index: handoff for handoff in self.open.values()}
+            agreement.begin(ballot({index: self._votes.get(index, WAIT) for index in self._balloted}))
 
-    def _settle(self, index: int, vote: int) -> None:
+    def _settle(self, handoff: Handoff, vote: int) -> None:
         """Do what all ranks have agreed on."""
-        handoff, row = self._voted[index], self._rows.get(index)
+        index, row = handoff.index, self._rows.get(handoff.index)
         word = self._words.get(index, 0)
         self._forget(index)
         if self.open.get(handoff.room) is not handoff:
@@ -121,11 +122,11 @@ class GroupedEngine(ReferenceEngine):
             self._try(handoff)
 
     def _forget(self, index: int) -> None:
-        for table in (self._votes, self._voted, self._rows, self._words, self._wanting):
+        for table in (self._votes, self._rows, self._words, self._wanting):
             table.pop(index, None)
 
     def _give_up(self, now: float) -> None:
         """Fail alone what no other rank has: a room that only this one took, or whose rank has ended it for itself."""
-        for index, since in list(self._wanting.items())[:16]:
+        for index, (handoff, since) in list(self._wanting.items())[:16]:
             if now - since > self.settings.transfer_timeout_s:
-                self._settle(index, self._votes[index])
+                self._settle(handoff, self._votes[index])

@@ -69,9 +69,7 @@ class Delivery:
             "told of failure after a commit": (rows["end_kind"] == Kind.FAIL) & committed,
         }
         if not self._first:
-            told = {
-                f"another rank {'committed' if 'success' in what else 'did not'}": which for what, which in told.items()
-            }
+            told = dict(zip(("another rank did not commit", "another rank committed"), told.values(), strict=True))
         for what, which in told.items():
             self._add("outcome-mismatch", rows, which, detail={what: int(which.sum())})
 
