@@ -26,6 +26,7 @@ from harness.node.shell import BEAT_S, LOST_S, Address
 from harness.protocol import wire
 from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings
+from harness.router import addressed, serving
 
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
@@ -107,26 +108,15 @@ class Driver:
 
     def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a node; one that is not there loses it."""
-        for index in self._addressed(node, message):
+        for index in addressed(self.ranks, node, message):
             outbox = self._peers.get((node[0], index))
             if outbox is not None:
                 outbox.send(message, raw)
 
-    def _addressed(self, node: Address, message: wire.Message) -> Iterable[int]:
-        """Ranks of the instance of `node` that a message is for."""
-        kind = type(message)
-        if kind is wire.Request:
-            return self.ranks.entries(*node)
-        if kind is wire.Cancel or kind is wire.Arm:
-            return self.ranks.members(*node)
-        return (node[1],)
-
     def workers(self, role: int) -> list[Address]:
         """Instances of a role that can be given requests, by their leaders: all ranks are there."""
         gone = self.nemesis.away if self.nemesis is not None else ()
-        there = {node[1] for node in self._peers if node[0] == role and node not in gone}
-        leaders = sorted({self.ranks.leader(role, index) for index in there})
-        return [(role, leader) for leader in leaders if there.issuperset(self.ranks.members(role, leader))]
+        return serving(self.ranks, role, (node for node in self._peers if node not in gone))
 
     def pump(self, wait_s: float) -> float:
         """Take what has come, or wait for it; returns the time, monotonic seconds."""
@@ -278,9 +268,6 @@ class Driver:
             request = wire.Request(room, 0, wants, index, prefill[1], decode[1])
             if self.nemesis is not None:
                 self.nemesis.traffic.issue(request, now)
-            elif self.ranks.single:
-                self._peers[decode].send(request)
-                self._peers[prefill].send(request)
             else:
                 self.send(decode, request)
                 self.send(prefill, request)

@@ -245,9 +245,12 @@ def _check_ranks(scenario: Scenario) -> None:
             "topology.prefill_tp", tp, f"at most one rank for every 8 bytes of engine.page_bytes ({engine.page_bytes})"
         )
     if decode_tp > 1 and any(
-        fault.kind.number is FaultKind.KILL and fault.values["node"] != "prefill" for fault in parse_all(scenario.faults)
+        fault.kind.number is FaultKind.KILL and fault.values["node"] != "prefill"
+        for fault in parse_all(scenario.faults)
     ):
-        raise FieldError("topology.decode_tp", decode_tp, "1 where a fault kills decode nodes: the ranks of one end together")
+        raise FieldError(
+            "topology.decode_tp", decode_tp, "1 where a fault kills decode nodes: the ranks of one end together"
+        )
     for field, count in zip(("topology.prefill", "topology.decode"), topology.processes, strict=True):
         if count > PROCESSES_MAX:
             raise FieldError(field, count, f"at most {PROCESSES_MAX} processes with all their ranks")

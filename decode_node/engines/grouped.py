@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from decode_node.agreement import READY, WAIT, Agreement, ballot, decided
-from decode_node.engines.reference import FAILED, Handoff, ReferenceEngine
+from decode_node.engines.handoff import Handoff
+from decode_node.engines.reference import FAILED, ReferenceEngine
 from harness.history.event import Reason, Role
 from harness.protocol.memory import Words
 from harness.protocol.rooms import NO_ROOM

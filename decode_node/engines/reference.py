@@ -61,7 +61,6 @@ class ReferenceEngine:
         self.waiting: deque[Handoff] = deque()
         self.holding: dict[int, Handoff] = {}
         self._using: deque[tuple[float, Handoff]] = deque()
-        self._failing: list[Handoff] = []
         self._ended: dict[int, int] = {}
         """Room to request index of what has ended, in order of their ends."""
         self._absent: set[int] = set()
