@@ -78,6 +78,7 @@ def judge(folder: RunFolder) -> Outcome:
         "transport": scenario.transport.name,
         "planes": scenario.planes,
         "seed": scenario.seed,
+        "ranks": scenario.topology.ranks.names(scenario.topology.prefill, scenario.topology.decode),
         **{key: value for key, value in report.to_dict().items() if key != "verdict"},
         "check_s": round(time.perf_counter() - started, 3),
         "versions": manifest["versions"],

@@ -93,6 +93,21 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         words, part = page_bytes // 8, self.part(prefill)
         return words * part // self.group * 8, words * (part + 1) // self.group * 8
 
+    def names(self, prefill: int, decode: int) -> dict[str, str]:
+        """What each of so many prefill and decode instances' processes is, by process name; empty with one rank each."""
+        if self.single:
+            return {}
+        tp = self.prefill_tp
+        prefills = {
+            f"prefill-{index}": f"instance {index // self.count(_PREFILL)}, stage {self.stage(index)}, tp {index % tp}"
+            for index in range(prefill * self.count(_PREFILL))
+        }
+        decodes = {
+            f"decode-{index}": f"instance {index // self.decode_tp}, tp {index % self.decode_tp}"
+            for index in range(decode * self.decode_tp)
+        }
+        return prefills | decodes
+
     @property
     def single(self) -> bool:
         """One rank each: nothing to share out or to agree on."""

@@ -108,3 +108,11 @@ def test_releases_await_all_ranks_and_take_the_minimum_but_send_the_row_from_eve
         assert guards.last_stage_aux is guards.vote_on_data is (name == "hardened"), name
     assert not parse("sglang-0.5.12").gate_before_min
     assert parse("sglang-0.5.13").gate_before_min
+
+
+def test_processes_are_told_apart_in_results() -> None:
+    names = Ranks(prefill_tp=2, prefill_pp=2, decode_tp=2).names(2, 1)
+    assert len(names) == 8 + 2
+    assert names["prefill-7"] == "instance 1, stage 1, tp 1"
+    assert names["decode-1"] == "instance 0, tp 1"
+    assert Ranks().names(4, 4) == {}
