@@ -28,6 +28,12 @@ class DecodeEngine(Protocol):
     def awaiting(self) -> bool:
         """True while a poll soon has something to look at."""
 
+    def cancel(self, room: int, now: float) -> None:
+        """The client gave the request up; one that has ended, or never was, is counted and ignored."""
+
+    def gain_prefill(self, prefill: int) -> None:
+        """A prefill node is there (again)."""
+
     def lose_prefill(self, prefill: int, now: float, *, dead: bool) -> None:
         """A prefill node is gone: fail its open rooms. Only one that is `dead` for certain can write no more."""
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from decode_node import mutants
 from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
+from decode_node.engines.grouped import GroupedEngine
 from decode_node.engines.reference import ReferenceEngine
+from decode_node.gloo import GlooAgreement
+from harness.errors import HarnessError
+from harness.faults.decode import DecodeFaults
 from harness.history.event import Resource, Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
@@ -20,6 +28,8 @@ from harness.transport import registry
 from harness.transport.base import Ownership, Target
 
 SESSION_RETRY_S = 0.1
+SWITCH_S, SWITCH_MANY_S = 2e-5, 2e-4
+"""The receive threads of a transport stand for code that no GIL holds up: let them in after so long, not after Python's 5 ms."""
 
 
 class DecodeNode(Shell):
@@ -29,6 +39,7 @@ class DecodeNode(Shell):
     _target: Target | None = None
     _memory: Memory | None = None
     _buffers: Buffers | None = None
+    _group: GlooAgreement | None = None
     _now = 0.0
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
@@ -39,15 +50,19 @@ class DecodeNode(Shell):
         buffers = self._buffers = Buffers(self._memory, layout)
         owners = Ownership(settings.decode_layout.slots, enforce=settings.guards.tenure_on_writes)
         self._target = transport.target(settings.transport, self._memory, owners, settings.seed, streams)
-        self.engine = ReferenceEngine(
+        make = ReferenceEngine if settings.ranks.decode_tp == 1 else self._rank_of_group(settings)
+        self.engine = make(
             self.index, settings, buffers, Payload(layout), owners, streams("main"), refuses=transport.refuses
         )
+        mutants.apply(settings.mutants, self.engine)
         self.handlers |= {
             wire.Request: self._admit,
             wire.Status: self.engine.deliver,
             wire.Drained: self.engine.deliver,
             wire.SessionAck: self._on_session_ack,
+            wire.Cancel: self._cancel,
         }
+        self._nemesis = DecodeFaults(settings, streams("main"), self.engine)
         self.raw_handlers[wire.AuxData] = self._apply_aux
         self._owners = owners
         self._main_record = streams("main")
@@ -56,8 +71,26 @@ class DecodeNode(Shell):
         self._poll_interval_s = settings.poll_interval_ms * 1e-3
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = 0.0
-        self._prefills = settings.prefills
+        ranks = settings.ranks
+        own = ranks.rank(Role.DECODE, self.index)
+        self._writers = [index for index in range(settings.prefills) if ranks.decode_rank(index) == own]
+        self._met = False
+        # Several receive threads with real-time priority that ask for the GIL every 0.02 ms leave an engine on two cores no time at all.
+        sys.setswitchinterval(SWITCH_S if len(self._writers) == 1 else SWITCH_MANY_S)
         self._next_request = 0.0
+
+    def _rank_of_group(self, settings: NodeSettings) -> Callable[..., GroupedEngine]:
+        """Join the other ranks of this instance; they meet in the folder of the run."""
+        ranks = settings.ranks
+        if settings.guards.min_over_ranks:
+            meeting = Path(settings.history_dir) / f"decode-{ranks.leader(Role.DECODE, self.index)}.group"
+            host = self.inbox.address.removeprefix("tcp://").rpartition(":")[0] if self._on_network else "127.0.0.1"
+            self._group = GlooAgreement(meeting, ranks.rank(Role.DECODE, self.index), ranks.decode_tp, host)
+        return partial(GroupedEngine, agreement=self._group)
+
+    @property
+    def _on_network(self) -> bool:
+        return self.inbox.address.startswith("tcp://")
 
     def _request_sessions(self, now: float) -> None:
         """Ask every prefill that has not answered; again now and then, since it may not have known our address yet."""
@@ -66,30 +99,51 @@ class DecodeNode(Shell):
         self._next_request = now + SESSION_RETRY_S
         spec = self.settings.decode_layout
         session = wire.Session(self.index, self.incarnation, self._target.descriptor(), spec.slots, spec.pages)
-        for peer in self.peers:
-            if peer[0] == Role.PREFILL and peer[1] not in self._sessions:
-                self.send(peer, session)
+        for index in self._writers:
+            if index not in self._sessions:
+                self.send((int(Role.PREFILL), index), session)
 
     def ready(self) -> bool:
-        """Every prefill node of the run has opened its session."""
-        assert self.settings is not None
-        return len(self._sessions) >= self.settings.prefills
+        """Every prefill node that writes here has opened its session, and the ranks of this instance have met."""
+        if len(self._sessions) < len(self._writers):
+            return False
+        try:
+            return self._group is None or self._group.formed
+        except HarnessError as problem:
+            self.answer(str(problem))
+            return False
 
     def _admit(self, request: wire.Request) -> None:
         assert self.engine is not None
         self.engine.admit(request, self._now)
+
+    def _cancel(self, message: wire.Cancel) -> None:
+        assert self.engine is not None
+        self.engine.cancel(message.room, self._now)
+
+    def arm(self, now: float, *, armed: bool) -> None:
+        """Those of its messages, and its own."""
+        super().arm(now, armed=armed)
+        self._nemesis.arm(now, armed=armed)
 
     def step(self, now: float) -> int:
         """Poll at the scheduler's pace, and send what the engine wants sent."""
         self._now = now
         engine = self.engine
         assert engine is not None
-        if len(self._sessions) < self._prefills and now >= self._next_request:
+        if len(self._sessions) < len(self._writers) and now >= self._next_request:
             self._request_sessions(now)
+        if self._group is not None and not self._met:
+            if not self._group.formed:
+                return self._wait_ms
+            self._met = True
+            self.announce()
         if now >= self._next_poll:
             self._next_poll = now + self._poll_interval_s
             engine.poll(now)
         out = engine.out
+        if self._nemesis.any or self.messages is not None:
+            return self._step_with_faults(engine, now)
         if out:
             peers = self.peers
             for peer, message in out:
@@ -98,6 +152,20 @@ class DecodeNode(Shell):
                     outbox.send(message)
             out.clear()
         return self._wait_ms if engine.awaiting else 50
+
+    def _step_with_faults(self, engine: DecodeEngine, now: float) -> int:
+        """Send through the faults, those of what comes of them too; and wake in time for what they hold back."""
+        wait_s = self._nemesis.step(now)
+        at = 0
+        while at < len(engine.out):
+            peer, message = engine.out[at]
+            at += 1
+            self.send(peer, message)
+            self._nemesis.sent(message, now)
+        engine.out.clear()
+        if self.messages is not None:
+            wait_s = min(wait_s, self.messages.flush(now))
+        return min(self._wait_ms if engine.awaiting else 50, math.ceil(wait_s * 1e3))
 
     def _on_session_ack(self, message: wire.SessionAck) -> None:
         if message.error:
@@ -117,7 +185,9 @@ class DecodeNode(Shell):
         if peer[0] != Role.PREFILL or self.engine is None or self.settings is None:
             return
         self._sessions.discard(peer[1])
-        if not alive:
+        if alive:
+            self.engine.gain_prefill(peer[1])
+        else:
             self.engine.lose_prefill(peer[1], self._now, dead=dead)
 
     def held(self) -> dict[int, tuple[int, int, int]]:
@@ -132,6 +202,9 @@ class DecodeNode(Shell):
         """Stop the target first: nothing may be written into memory that is going away."""
         if self._target is not None:
             self._target.close()
+        if self._group is not None:
+            self._group.close()
+            self._group = None
         self.engine = self._target = self._buffers = None
         if self._memory is not None:
             self._memory.close()
@@ -141,6 +214,4 @@ class DecodeNode(Shell):
 def make(*arguments: Any, **options: Any) -> DecodeNode:
     """Build the node."""
     prepare_torch()
-    # The receive threads of a transport stand for code that no GIL holds up: let them in after 0.02 ms, not 5.
-    sys.setswitchinterval(2e-5)
     return DecodeNode(*arguments, **options)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import __version__
+from harness.bugs.cli import bugs
 from harness.cli_matrix import bisect, matrix
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
 from harness.options import changes_of, scenario_options
@@ -41,7 +42,7 @@ def app() -> None:
 @click.pass_context
 def stress(
     context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
-    registry: str | None, inbox: str, cluster: str, **options: str | None,
+    registry: str | None, inbox: str, cluster: str, **options: Any,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
     from harness import report as reports  # noqa: PLC0415  keeps `handoff --help` quick
@@ -121,6 +122,18 @@ app.add_command(matrix)
 app.add_command(bisect)
 app.add_command(sweep)
 app.add_command(tune)
+
+
+@app.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def faults(*, as_json: bool) -> None:
+    """What can be done to a hand-off on purpose, with parameters and where it applies."""
+    from harness.faults import show  # noqa: PLC0415
+
+    print(json.dumps(show.as_json(), indent=1) if as_json else show.as_text())
+
+
+app.add_command(bugs)
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

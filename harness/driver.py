@@ -5,6 +5,7 @@ It is the router and the client in one: it draws rooms and sends each request to
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,18 +15,24 @@ import zmq
 
 from harness.cluster import Cluster, External, Member, log_tail
 from harness.errors import HarnessError
+from harness.faults.traffic import PROBES
 from harness.history.event import Kind, NodeEvent, Phase, Reason, Resource, Role, Verb
 from harness.history.recorder import Observer
 from harness.load import Load, Open
+from harness.nemesis import Nemesis
 from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
 from harness.protocol import wire
+from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings
+from harness.router import addressed, serving
 
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
 GAUGE_S = 0.5
+ANSWER_S = 2.0
+"""How long a node may take to answer a census."""
 NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
 
 
@@ -54,6 +61,9 @@ class Driver:
         self._load: Load | None = None
         self._next_gauge = 0.0
         self._gauges: dict[Address, tuple[int, int]] = {}
+        self.nemesis: Nemesis | None = None
+        """The faults of this run; None, and no cost, where there are none."""
+        self.ranks = Ranks()
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
@@ -61,7 +71,7 @@ class Driver:
         """A new run: forget what belonged to the last one, and record from here on into `record`."""
         self._take(time.monotonic())  # what came while nobody was listening
         self.record = record
-        self._load = None
+        self._load = self.nemesis = None
         for state in (self._ready, self._census, self._gauges):
             state.clear()
         for node, register in self.nodes.items():
@@ -81,7 +91,7 @@ class Driver:
 
     def configure(self, settings: NodeSettings, timeout_s: float) -> None:
         """Configure prefill first, then decode, which asks prefill for sessions; raises HarnessError."""
-        blob = msgspec.json.encode(settings)
+        blob = self.settings = msgspec.json.encode(settings)
         for role in NODE_ROLES:
             group = [node for node in self._peers if node[0] == role]
             for node in group:
@@ -91,17 +101,49 @@ class Driver:
                 if self._ready[node]:
                     raise HarnessError(f"{_name(node)}: {self._ready[node]}")
 
+    def configure_one(self, node: Address) -> None:
+        """Configure a node that was started again."""
+        self._ready.pop(node, None)
+        self._peers[node].send(wire.Configure(self.settings))
+
+    def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
+        """Send to a node; one that is not there loses it."""
+        for index in addressed(self.ranks, node, message):
+            outbox = self._peers.get((node[0], index))
+            if outbox is not None:
+                outbox.send(message, raw)
+
+    def workers(self, role: int) -> list[Address]:
+        """Instances of a role that can be given requests, by their leaders: all ranks are there."""
+        gone = self.nemesis.away if self.nemesis is not None else ()
+        return serving(self.ranks, role, (node for node in self._peers if node not in gone))
+
+    def pump(self, wait_s: float) -> float:
+        """Take what has come, or wait for it; returns the time, monotonic seconds."""
+        now = time.monotonic()
+        if not self._take(now):
+            self._poller.poll(math.ceil(wait_s * 1e3))
+        if now >= self._next_beat:
+            self._housekeeping(now)
+        return now
+
     def run(self, load: Load, phase: Phase) -> None:
         """Issue hand-offs until the load is exhausted, and take results meanwhile."""
         self._load = load
         self.record.event(Verb.PHASE, code=phase)
-        decodes = sorted(node for node in self._peers if node[0] == Role.DECODE)
-        prefills = sorted(node for node in self._peers if node[0] == Role.PREFILL)
+        decodes, prefills = self.workers(Role.DECODE), self.workers(Role.PREFILL)
         if not decodes or not prefills:
             raise HarnessError("no node is left to serve")
+        nemesis = self.nemesis if phase is Phase.LOAD else None
+        if nemesis is not None:
+            nemesis.arm(time.monotonic(), armed=True)
         while not load.exhausted(now := time.monotonic()):
+            wait_s = load.wait_s(now)
+            if nemesis is not None:
+                wait_s = min(wait_s, nemesis.step(now))
+                decodes, prefills = self.workers(Role.DECODE), self.workers(Role.PREFILL)
             if not self._take(now) and not self._issue(load, now, prefills, decodes):
-                self._poller.poll(int(load.wait_s(now) * 1e3))
+                self._poller.poll(math.ceil(wait_s * 1e3))
             if now >= self._next_beat:
                 self._housekeeping(now)
             if self.lost:
@@ -111,11 +153,10 @@ class Driver:
         """Wait until nothing is in flight, at most `timeout_s`; what is open then, or whose node died, ends as INFO."""
         self.record.event(Verb.PHASE, code=Phase.DRAIN)
         deadline = time.monotonic() + timeout_s
-        while load.open and (now := time.monotonic()) < deadline:
-            if not self._take(now):
-                self._poller.poll(10)
-            if now >= self._next_beat:
-                self._housekeeping(now)
+        while load.open and time.monotonic() < deadline:
+            now = self.pump(0.01)
+            if self.nemesis is not None:
+                self.nemesis.step(now)
         self._give_up(load, Reason.DRIVER_TIMEOUT)
 
     def abandon(self, load: Load) -> None:
@@ -136,7 +177,8 @@ class Driver:
         """Ask every node what it holds and record it. At rest it is asked again until nothing is held or time is up."""
         deadline = time.monotonic() + timeout_s
         while True:
-            answers = self._ask_census(deadline)
+            # The last question may be asked just before the deadline: its answer counts all the same.
+            answers = self._ask_census(max(deadline, time.monotonic() + ANSWER_S))
             held = any(count[0] for answer in answers.values() for what, count in answer.counts.items() if what <= 3)
             if not at_rest or not held or time.monotonic() >= deadline:
                 break
@@ -184,6 +226,11 @@ class Driver:
 
     # Inside ------------------------------------------------------------------------------------------------------
 
+    @property
+    def ready(self) -> dict[Address, str]:
+        """Nodes that can take requests, or why they cannot."""
+        return self._ready
+
     def _workers(self) -> list[Address]:
         return [node for node in self._peers if node[0] in NODE_ROLES]
 
@@ -194,6 +241,9 @@ class Driver:
         for message, _ in messages:
             if type(message) is not wire.Result:
                 self._on_control(message, now)
+            elif message.index >= PROBES:
+                if self.nemesis is not None:
+                    self.nemesis.traffic.answered(message.index, message.reason)
             elif load is not None:
                 opened = load.finish(message.room, message.reason, now)
                 if opened is not None:
@@ -205,16 +255,22 @@ class Driver:
         issued = 0
         open_loop = load.workload.arrival != "closed" and load.warm
         event = self.record.event
+        if not prefills or not decodes:
+            return 0
         while (intended := load.due(now)) is not None:
-            room, index, wants = load.issue(now, intended, len(decodes))
+            room, index, wants = load.issue(now, intended)
             prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
+            load.open[room].decode = decode[1]
             event(
                 _HANDOFF, room, kind=_INVOKE, code=wants, a=int(intended * 1e9) if open_loop else 0, b=index,
                 c=prefill[1], d=decode[1],
             )  # fmt: skip
             request = wire.Request(room, 0, wants, index, prefill[1], decode[1])
-            self._peers[decode].send(request)
-            self._peers[prefill].send(request)
+            if self.nemesis is not None:
+                self.nemesis.traffic.issue(request, now)
+            else:
+                self.send(decode, request)
+                self.send(prefill, request)
             issued += 1
         return issued
 
@@ -232,8 +288,11 @@ class Driver:
                 if node[0] == Role.DECODE:
                     outbox.send(wire.CensusRequest(0))
         self._reap()
+        stopped = self.nemesis.processes.stopped if self.nemesis is not None else ()
         for node, seen in list(self._seen.items()):
-            if now - seen > LOST_S:
+            if node in stopped:
+                self._seen[node] = now
+            elif now - seen > LOST_S:
                 self._forget(node, NodeEvent.LOST, "no heartbeat", expected=False)
         self.tick()
 
@@ -258,14 +317,18 @@ class Driver:
         if outbox is not None:
             outbox.close(drop=True)
         if node[0] == Role.DECODE and self._load is not None:
-            self._record_info(self._load.orphaned(node[1]), Reason.NODE_EXIT)
+            self._record_info(self._load.orphaned(self.ranks.leader(*node)), Reason.NODE_EXIT)
+        victim = self.nemesis is not None and node in self.nemesis.away
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")
+        if not expected or victim:
             incarnation = self.nodes[node].incarnation if node in self.nodes else 1
             gone = wire.Gone(node[0], node[1], incarnation)
             for other in self._peers.values():
                 other.send(gone)
             self._registry.send(gone)
+        if self.nemesis is not None and victim:
+            self.nemesis.ended(node)
 
     def _expect_end(self, node: Address) -> None:
         for member in self.cluster.members:
@@ -306,6 +369,8 @@ class Driver:
             self.nodes[node] = register
             self._seen[node] = now
             self._record_up(node, register)
+            if self.nemesis is not None:
+                self.nemesis.registered(node)
 
     def _wait(
         self,

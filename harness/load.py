@@ -42,6 +42,7 @@ class Load:
         self.ended: Counter[Reason] = Counter()
         self.recent_ms: deque[float] = deque(maxlen=RECENT)
         self.stopped = False
+        self._extra = 0
         self.warm = workload.warmup == 0
         bounded = workload.requests or workload.duration_s
         self._duration_s = workload.duration_s if bounded else DEFAULT_DURATION_S
@@ -65,6 +66,10 @@ class Load:
         """(requests asked for or 0, end time or inf)."""
         return self.workload.requests, self._end
 
+    def burst(self, size: int) -> None:
+        """Issue `size` hand-offs at once, above the concurrency."""
+        self._extra = len(self.open) + size
+
     def stop(self) -> None:
         """Issue nothing more."""
         self.stopped = True
@@ -77,6 +82,9 @@ class Load:
 
     def due(self, now: float) -> float | None:
         """Intended time of a hand-off to issue now, or None. Closed loop: now, whenever there is room for it."""
+        if self._extra and len(self.open) < self._extra and not self.exhausted(now):
+            return now
+        self._extra = 0
         if len(self.open) >= self.concurrency or self.exhausted(now):
             return None
         if self.workload.arrival == "closed" or not self.warm:
@@ -95,7 +103,7 @@ class Load:
         return min(max(self._next_arrival - now, 0.0), 0.05)
 
     def issue(self, now: float, intended: float, decodes: int = 1) -> tuple[int, int, int]:
-        """(room, index, wants) of the next hand-off, now open; it goes to decode node `index % decodes`."""
+        """(room, index, wants) of the next hand-off, now open; unless the caller says otherwise it goes to decode node `index % decodes`."""
         index = self.issued
         self.issued += 1
         room = room_of(self.seed, index)

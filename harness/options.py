@@ -15,6 +15,11 @@ OPTION_FIELDS = {
     "requests": "workload.requests",
     "duration": "workload.duration_s",
     "concurrency": "workload.concurrency",
+    "prefill": "topology.prefill",
+    "decode": "topology.decode",
+    "prefill_tp": "topology.prefill_tp",
+    "prefill_pp": "topology.prefill_pp",
+    "decode_tp": "topology.decode_tp",
     "slots": "engine.slots",
     "seed": "seed",
 }
@@ -30,8 +35,14 @@ _SCENARIO: tuple[Decorator, ...] = (
     click.option("--requests", metavar="N", help="Hand-offs to drive."),
     click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests)."),
     click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32)."),
+    click.option("--prefill", metavar="N", help="Prefill instances (default 1)."),
+    click.option("--decode", metavar="N", help="Decode instances (default 1)."),
+    click.option("--prefill-tp", metavar="N", help="Tensor parallel ranks of each prefill instance (default 1)."),
+    click.option("--prefill-pp", metavar="N", help="Pipeline stages of each prefill instance (default 1)."),
+    click.option("--decode-tp", metavar="N", help="Tensor parallel ranks of each decode instance (default 1)."),
     click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32)."),
     click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1)."),
+    click.option("--fault", "faults", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable."),
     click.option(
         "--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable."
     ),
@@ -49,7 +60,7 @@ def scenario_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def changes_of(changes: Iterable[str], options: Mapping[str, str | None]) -> dict[str, Any]:
+def changes_of(changes: Iterable[str], options: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted field to value of `--set` and of the options by name; raises FieldError."""
     from harness.scenario import parse_set  # noqa: PLC0415  keeps `handoff --help` quick
 
@@ -57,4 +68,6 @@ def changes_of(changes: Iterable[str], options: Mapping[str, str | None]) -> dic
     for option, field in OPTION_FIELDS.items():
         if options.get(option) is not None:
             wanted |= [parse_set(f"{field}={options[option]}")]
+    if options.get("faults"):
+        wanted["faults"] = list(options["faults"])
     return wanted

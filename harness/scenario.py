@@ -14,18 +14,35 @@ from typing import Any, Literal
 import msgspec
 
 from harness.errors import FieldError, UsageError
+from harness.faults.catalogue import parse_all
+from harness.history.event import FaultKind
 from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
+from harness.protocol.mutants import MUTANTS
+from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
 from harness.transport import registry
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many nodes of each role."""
+    """How many instances of each role, and how many ranks each has: processes of their own, see `harness.protocol.ranks`."""
 
     prefill: int = 1
     decode: int = 1
+    prefill_tp: int = 1
+    prefill_pp: int = 1
+    decode_tp: int = 1
+
+    @property
+    def ranks(self) -> Ranks:
+        """The parallel sizes."""
+        return Ranks(prefill_tp=self.prefill_tp, prefill_pp=self.prefill_pp, decode_tp=self.decode_tp)
+
+    @property
+    def processes(self) -> tuple[int, int]:
+        """How many prefill and how many decode processes there are."""
+        return self.prefill * self.prefill_tp * self.prefill_pp, self.decode * self.decode_tp
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +112,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     guards: str = guard_table.DEFAULT
     planes: Literal["split", "shared"] = "split"
     seed: int = 1
+    faults: tuple[str, ...] = ()
+    """One line each, see `handoff faults`."""
+    mutants: tuple[str, ...] = ()
+    """Small named changes of the reference, see `handoff bugs`."""
     topology: Topology = Topology()
     workload: Workload = Workload()
     engine: Engine = Engine()
@@ -103,6 +124,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 DEFAULT_DURATION_S = 10.0
+PROCESSES_MAX = 256
 _WINDOWS: dict[str, dict[str, float]] = {
     # tcp: sglang-0.5.12 then loses 0.6 to 0.7 % (sglang#27374 reports about 3 %), each to its slot's stale room. shm: one decode poll late.
     "tcp": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
@@ -112,6 +134,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
     "topology.prefill": (1, 64),
     "topology.decode": (1, 64),
+    "topology.prefill_tp": (1, 64),
+    "topology.prefill_pp": (1, 64),
+    "topology.decode_tp": (1, 64),
     "workload.requests": (0, 10**12),
     "workload.duration_s": (0, 10**7),
     "workload.concurrency": (1, 65536),
@@ -194,15 +219,48 @@ def check(scenario: Scenario) -> None:
     registry.get(scenario.transport.name)
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
+    parse_all(scenario.faults)
+    _check_mutants(scenario.mutants)
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
+    _check_ranks(scenario)
     if engine.pages and engine.pages < engine.pages_per_request:
         raise FieldError(
             "engine.pages", engine.pages, f"at least engine.pages_per_request ({engine.pages_per_request})"
         )
     if workload.arrival != "closed" and workload.rate_per_s <= 0:
         raise FieldError("workload.rate_per_s", workload.rate_per_s, f"more than 0 with arrival {workload.arrival}")
+
+
+def _check_mutants(names: tuple[str, ...]) -> None:
+    for mutant in names:
+        if mutant not in MUTANTS:
+            raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
+
+
+def _check_ranks(scenario: Scenario) -> None:
+    """Every rank has something to hold and to write; no fault ends one that the others of its instance cannot do without."""
+    topology, engine = scenario.topology, scenario.engine
+    tp, pp, decode_tp = topology.prefill_tp, topology.prefill_pp, topology.decode_tp
+    if tp % decode_tp:
+        raise FieldError("topology.prefill_tp", tp, f"a multiple of topology.decode_tp ({decode_tp})")
+    if pp > engine.layers:
+        raise FieldError("topology.prefill_pp", pp, f"at most engine.layers ({engine.layers}): each stage has a layer")
+    if tp // decode_tp * 8 > engine.page_bytes:
+        raise FieldError(
+            "topology.prefill_tp", tp, f"at most one rank for every 8 bytes of engine.page_bytes ({engine.page_bytes})"
+        )
+    if decode_tp > 1 and any(
+        fault.kind.number is FaultKind.KILL and fault.values["node"] != "prefill"
+        for fault in parse_all(scenario.faults)
+    ):
+        raise FieldError(
+            "topology.decode_tp", decode_tp, "1 where a fault kills decode nodes: the ranks of one end together"
+        )
+    for field, count in zip(("topology.prefill", "topology.decode"), topology.processes, strict=True):
+        if count > PROCESSES_MAX:
+            raise FieldError(field, count, f"at most {PROCESSES_MAX} processes with all their ranks")
 
 
 def get(scenario: Scenario, field: str) -> Any:
@@ -272,8 +330,11 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,
-        prefills=scenario.topology.prefill,
-        decodes=scenario.topology.decode,
+        prefills=scenario.topology.processes[0],
+        decodes=scenario.topology.processes[1],
+        ranks=scenario.topology.ranks,
+        faults=scenario.faults,
+        mutants=scenario.mutants,
     )
 
 
@@ -327,6 +388,8 @@ def _number(value: float) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):
         return json.dumps(value)  # JSON's escapes are TOML's
     return repr(value)

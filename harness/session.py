@@ -19,11 +19,13 @@ from typing import Self
 from harness.cluster import Cluster, External
 from harness.driver import Driver
 from harness.errors import HarnessError
-from harness.history.event import Phase, Verb
+from harness.faults.catalogue import parse_all
+from harness.history.event import FaultKind, Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display
 from harness.load import Load
+from harness.nemesis import Nemesis
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology, node_settings
 
@@ -78,7 +80,7 @@ class Session:
         """Nothing is started yet."""
         self.topology = topology
         self.logs = logs
-        self.cluster: Cluster | External = Cluster(topology.prefill, topology.decode, logs)
+        self.cluster: Cluster | External = Cluster(*topology.processes, logs)
         if attach is not None:
             self.cluster = External(attach.registry, attach.inbox, attach.cluster, logs)
         self._driver: Driver | None = None
@@ -177,8 +179,12 @@ def _phases(
 ) -> None:  # fmt: skip
     limits, topology = scenario.limits, scenario.topology
     driver.tick = _ticker(driver, load, display, "start")
-    driver.wait_for_nodes(topology.prefill, topology.decode, limits.start_timeout_s)
+    driver.ranks = topology.ranks
+    driver.wait_for_nodes(*topology.processes, limits.start_timeout_s)
     driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
+    faults = parse_all(scenario.faults)
+    if faults:
+        driver.nemesis = Nemesis(faults, scenario.seed, driver, load, limits.request_timeout_s)
     try:
         driver.tick = _ticker(driver, load, display, "warm-up")
         if scenario.workload.warmup:
@@ -192,13 +198,22 @@ def _phases(
         driver.tick = _ticker(driver, load, display, "drain")
         if interrupt.count:
             driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
+        if driver.nemesis is not None and not driver.lost:
+            driver.nemesis.heal(limits.start_timeout_s)
         driver.drain(load, limits.drain_timeout_s)
-        driver.census(at_rest=True, timeout_s=limits.transfer_timeout_s + 2.0)
+        driver.census(at_rest=True, timeout_s=_rest_s(scenario) + 2.0)
     except KeyboardInterrupt:
         driver.record.event(Verb.PHASE, code=Phase.INTERRUPTED)
         driver.abandon(load)
         raise
     driver.finish(leave=False)
+
+
+def _rest_s(scenario: Scenario) -> float:
+    """How long the nodes may take to come to rest: prefill forgets a room whose other half a fault kept away only after the client's patience."""
+    halves = (FaultKind.DROP, FaultKind.ORPHAN_ROOM, FaultKind.PARTITION, FaultKind.KILL)
+    patient = any(fault.kind.number in halves for fault in parse_all(scenario.faults))
+    return scenario.limits.request_timeout_s if patient else scenario.limits.transfer_timeout_s
 
 
 def _ticker(driver: Driver, load: Load, display: Display, phase: str) -> Callable[[], None]:

@@ -40,6 +40,10 @@ def expectations(scenario: Scenario) -> Expectations:
         min_reuse=limits.min_reuse,
         min_window=limits.min_window,
         min_rate_per_s=limits.min_rate_per_s,
+        faults=scenario.faults,
+        prefill_tp=scenario.topology.prefill_tp,
+        prefill_pp=scenario.topology.prefill_pp,
+        decode_tp=scenario.topology.decode_tp,
     )
 
 
@@ -74,6 +78,7 @@ def judge(folder: RunFolder) -> Outcome:
         "transport": scenario.transport.name,
         "planes": scenario.planes,
         "seed": scenario.seed,
+        "ranks": scenario.topology.ranks.names(scenario.topology.prefill, scenario.topology.decode),
         **{key: value for key, value in report.to_dict().items() if key != "verdict"},
         "check_s": round(time.perf_counter() - started, 3),
         "versions": manifest["versions"],

@@ -18,17 +18,21 @@ from harness.protocol import wire
 from harness.protocol.layout import Layout
 from harness.protocol.memory import Buffers
 from harness.protocol.payload import Payload, field_mask
+from harness.protocol.ranks import placeholder, shard
+from harness.protocol.rooms import is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
 from harness.transport.base import Block, Outcome, Write
 
 FAILED, SUCCESS = 0, 4
 Action = tuple[tuple[int, int], Any]
-_DECODE = int(Role.DECODE)
+_DECODE, _PREFILL = int(Role.DECODE), int(Role.PREFILL)
 ALL_FIELDS = (ROOM_BIT << 1) - 1
 ROWS_KEPT_MAX = 4096
+ENDED_MAX = 16_384
+"""Rooms that ended, remembered: what names one comes within far fewer hand-offs, or has been lost."""
 _U32 = 0xFFFFFFFF
-_SENT, _MADE = int(Verb.SENT), int(Verb.MADE)
+_SENT, _MADE, _PLACEHOLDER = int(Verb.SENT), int(Verb.MADE), int(Verb.PLACEHOLDER)
 
 
 def contiguous_runs(pages: list[int]) -> list[tuple[int, int, int]]:
@@ -44,7 +48,7 @@ class Sender:
     """One hand-off as prefill sees it."""
 
     __slots__ = (
-        "aborted", "attempt", "deadline", "decode", "exchange", "lease", "posted_ns", "room", "sent", "token", "wants",
+        "aborted", "attempt", "deadline", "decode", "exchange", "index", "lease", "posted_ns", "prefill", "room", "sent", "token", "wants",
     )  # fmt: skip
 
     def __init__(self, room: int, deadline: float) -> None:
@@ -54,7 +58,7 @@ class Sender:
         """
         self.room = room
         self.deadline = deadline
-        self.attempt = 0
+        self.attempt = self.index = self.prefill = 0
         self.wants: int | None = None
         self.decode = -1
         self.exchange: wire.RoomExchange | None = None
@@ -73,6 +77,16 @@ class PrefillMachine:
         clock_ns: Callable[[], int] = lambda: 0,
     ) -> None:  # fmt: skip
         """All slots free. `clock_ns` only stamps records."""
+        ranks = settings.ranks
+        self._stage, self._last = ranks.stage(index), ranks.is_last(index)
+        self._next_stage = ranks.next_stage(index)
+        self._decode_rank = ranks.decode_rank(index)
+        self._own_layers = ranks.layers(index, settings.prefill_layout.layers)
+        self._share = ranks.share(index, settings.prefill_layout.page_bytes)
+        self._whole_pages = ranks.group == 1
+        self._leads = self._last and not ranks.part(index)
+        """The one rank that makes a decode rank's row, as far as the record goes: what its group writes is the same."""
+        self._writes_row = self._leads or not settings.guards.last_stage_aux
         self.index = index
         self.settings = settings
         self.guards = settings.guards
@@ -91,6 +105,8 @@ class PrefillMachine:
         self._seal = self.guards.row_digest or self.guards.kv_digest
         self._digest_kv = settings.record or self.guards.kv_digest
         self.late_messages = 0
+        self._ended: dict[int, int] = {}
+        """Room to the tenure that it had, 0 for none; in order of their ends."""
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
         self._layers = [self._layer_views(lease) for lease in range(spec.slots)]
@@ -120,10 +136,22 @@ class PrefillMachine:
         size = self.settings.prefill_layout.page_bytes
         runs = contiguous_runs(pages)
         blocks: list[Block] = []
-        for base, sources in zip(layout.layer_offsets, self._layers[lease], strict=True):
+        for layer in self._own_layers:
+            base, sources = layout.layer_offsets[layer], self._layers[lease][layer]
+            if not self._whole_pages:
+                blocks += self._shares(base, sources, pages)
+                continue
             for position, page, count in runs:
                 blocks.append((base + page * size, sources[position * size : (position + count) * size], KV_BIT))
         return blocks
+
+    def _shares(self, base: int, sources: memoryview, pages: list[int]) -> list[Block]:
+        """Its share of each page of a layer, which are never neighbours."""
+        size, (first, end) = self.settings.prefill_layout.page_bytes, self._share
+        return [
+            (base + page * size + first, sources[at * size + first : at * size + end], KV_BIT)
+            for at, page in enumerate(pages)
+        ]
 
     def _row_blocks(self, layout: Layout, lease: int, decode: int, slot: int) -> list[Block]:
         """The row's fields in SGLang's order, the room last. Kept for small pools: it is the same for every request."""
@@ -140,6 +168,9 @@ class PrefillMachine:
 
     def request(self, message: wire.Request) -> None:
         """The router's half of a room."""
+        if not is_room(message.room) or (message.room in self._ended and self.guards.remember_rooms):
+            self.late_messages += 1  # decode answers for what is no room
+            return
         sender = self.rooms.get(message.room)
         if sender is None:
             sender = self.rooms[message.room] = Sender(message.room, self._now + self.settings.request_timeout_s)
@@ -147,6 +178,7 @@ class PrefillMachine:
             self.late_messages += 1  # a second request for a live room: decode answers for it
             return
         sender.wants, sender.attempt, sender.decode = message.wants, message.attempt, message.decode
+        sender.index, sender.prefill = message.index, message.prefill
         if sender.exchange is not None:
             self._begin(sender)
 
@@ -157,6 +189,11 @@ class PrefillMachine:
         fits = message.slot < spec.slots and len(message.pages) == spec.pages_per_request
         if layout is None or not fits or any(page >= spec.pages for page in message.pages):
             self._status(message.room, message.decode, FAILED)
+            return
+        if message.room in self._ended:
+            self.late_messages += 1
+            if self._ended[message.room] != message.tenure and self.guards.notify_failed:
+                self._status(message.room, message.decode, FAILED)  # it ended before this came
             return
         sender = self.rooms.get(message.room)
         if sender is None:
@@ -175,14 +212,34 @@ class PrefillMachine:
             sender.aborted = True
             if sender.lease >= 0 or sender.sent:
                 return  # its write is outstanding: `settle` answers
-            del self.rooms[message.room]
-        self.out.append(((_DECODE, message.decode), wire.Drained(message.room, message.tenure)))
+        self._close(message.room, message.tenure)
+        if message.tenure:
+            self.out.append(((_DECODE, message.decode), wire.Drained(message.room, message.tenure, self.index)))
+
+    def cancel(self, message: wire.Cancel) -> None:
+        """The client gave the room up. A write that was begun goes on: decode, which the client tells too, decides."""
+        sender = self.rooms.get(message.room)
+        if sender is None or sender.lease >= 0 or sender.sent:
+            self.late_messages += 1
+            return
+        exchange = sender.exchange
+        self._close(message.room, exchange.tenure if exchange else 0, remember=self.guards.notify_failed)
+        if exchange is not None and self.guards.notify_failed:
+            self._status(message.room, exchange.decode, FAILED)
+
+    def _close(self, room: int, tenure: int, *, remember: bool = False) -> None:
+        """Forget a room, and remember that it has ended, where that is asked for."""
+        self.rooms.pop(room, None)
+        if remember or self.guards.remember_rooms:
+            self._ended[room] = tenure
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
 
     def lose_decode(self, decode: int) -> None:
         """A decode node is gone, and its channel closed: forget its rooms and what they hold."""
         for sender in list(self.rooms.values()):
             if sender.decode == decode or (sender.exchange and sender.exchange.decode == decode):
-                del self.rooms[sender.room]
+                self._close(sender.room, sender.exchange.tenure if sender.exchange else 0)
                 if sender.lease >= 0:
                     self.leases.give(sender.lease)
         self.layouts.pop(decode, None)
@@ -198,7 +255,7 @@ class PrefillMachine:
             if sender.deadline > now:
                 break  # in order of arrival
             if sender.lease < 0 and not sender.sent and (sender.exchange is None or sender.wants is None):
-                del self.rooms[sender.room]
+                self._close(sender.room, sender.exchange.tenure if sender.exchange else 0)
 
     # The hand-off --------------------------------------------------------------------------------------------------
 
@@ -216,21 +273,32 @@ class PrefillMachine:
         self._make(sender, lease, exchange.tenure)
         layout = self.layouts[exchange.decode]
         blocks = self._kv_blocks(layout, lease, exchange.pages)
-        if not self._shared:  # else the row goes with the status
+        if self._writes_row and not self._shared:  # else the row goes with the status
             blocks += self._row_blocks(layout, lease, exchange.decode, exchange.slot)
         sender.posted_ns = self._clock_ns()
         write = Write(sender.room, exchange.slot, exchange.tenure, exchange.decode, blocks, sender)
         self.out.append(((_DECODE, exchange.decode), write))
+        if not self._last:
+            self._pass_on(sender)
+
+    def _pass_on(self, sender: Sender) -> None:
+        """Have the next stage begin: this one has done its part."""
+        assert sender.wants is not None
+        request = wire.Request(sender.room, sender.attempt, sender.wants, sender.index, sender.prefill, sender.decode)
+        self.out.append(((_PREFILL, self._next_stage), request))
 
     def _make(self, sender: Sender, lease: int, tenure: int) -> None:
         """Set prefill's own row and pages. What the row must be is recorded as made, not as left in the buffer."""
         payload = self.payload
         assert sender.wants is not None
         mask = field_mask(sender.wants)
-        row = payload.row(sender.room, sender.attempt, mask)
-        sender.token = int(row[0]) & _U32
         pages = self._kv[lease]
-        payload.kv(sender.room, sender.attempt, pages)
+        payload.kv(sender.room, shard(sender.attempt, self._decode_rank), pages)
+        if not self._writes_row:
+            return
+        attempt = sender.attempt if self._last else placeholder(sender.attempt, self._stage)
+        row = payload.row(sender.room, attempt, mask)
+        sender.token = int(row[0]) & _U32 if self._leads else 0
         sums = payload.sums(row) if self._observe or self._seal else []
         digest = payload.kv_digest(pages) if self._digest_kv else 0
         if self._seal:
@@ -239,7 +307,9 @@ class PrefillMachine:
             payload.seal(row, sums, tenure, digest)
         if self._observe:
             made = payload.tags(sums if self.guards.clear_optional or not self._seal else payload.sums(row))
-            self.record.row(_MADE, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
+            if self._leads or not self._last:
+                verb = _MADE if self._leads else _PLACEHOLDER
+                self.record.row(verb, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
         self._set_buf(row, lease, mask)
 
     def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
@@ -277,26 +347,26 @@ class PrefillMachine:
         if not sender.sent:
             self._finish(sender, SUCCESS if ok else FAILED, drained=True)
             return
-        self.rooms.pop(sender.room, None)
         exchange = sender.exchange
         assert exchange is not None
+        self._close(sender.room, exchange.tenure)
         if self.guards.drain_on_commit or self.guards.drain_on_abort or sender.aborted:
-            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
+            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure, self.index)))
 
     def _finish(self, sender: Sender, status: int, *, drained: bool) -> None:
         """Send the status, after the row where both share a plane, and give the slot and pages back."""
         exchange = sender.exchange
         assert exchange is not None
-        if self._shared and status == SUCCESS:
+        if self._shared and self._writes_row and status == SUCCESS:
             aux = wire.AuxData(sender.room, exchange.slot, exchange.tenure)
             self.out.append(((_DECODE, exchange.decode), (aux, b"".join(self.buffers.row_views(sender.lease)))))
         self.leases.give(sender.lease)
         sender.lease = -1
         sender.sent = True
         if drained:
-            self.rooms.pop(sender.room, None)
+            self._close(sender.room, exchange.tenure)
         if drained and sender.aborted:
-            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure)))
+            self.out.append(((_DECODE, exchange.decode), wire.Drained(sender.room, exchange.tenure, self.index)))
         else:
             self._status(sender.room, exchange.decode, status, drained=drained, sender=sender)
         self._next()

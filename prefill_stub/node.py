@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from harness.faults.catalogue import parse_all
+from harness.faults.plan import StateAborts
+from harness.faults.writes import Writes
 from harness.history.event import Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
@@ -17,6 +21,7 @@ from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
 from harness.transport.base import Channel, Outcome, TransportError, Write
+from prefill_stub import mutants
 from prefill_stub.machine import PrefillMachine
 
 
@@ -28,6 +33,7 @@ class PrefillNode(Shell):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate prefill's own buffers and build the machine; sessions come from decode."""
+        mutants.clear(self)
         registry.get(settings.transport.name)
         layout = Layout(settings.prefill_layout)
         self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
@@ -36,21 +42,27 @@ class PrefillNode(Shell):
         self.machine = PrefillMachine(
             self.index, settings, buffers, Payload(layout), streams("main"), time.monotonic_ns
         )
+        self._channels: dict[int, Channel] = {}
+        self._descriptors: dict[int, bytes] = {}
+        writes = Writes(parse_all(settings.faults), settings.seed, streams("main"), self._issue)
+        self._writes = writes if writes.any else None
+        mutants.apply(settings.mutants, self)
         self.handlers |= {
             wire.Request: self.machine.request,
             wire.RoomExchange: self.machine.exchange,
             wire.Abort: self.machine.abort,
+            wire.Cancel: self.machine.cancel,
             wire.Session: self._open_session,
         }
-        self._channels: dict[int, Channel] = {}
-        self._descriptors: dict[int, bytes] = {}
+        self._aborts = StateAborts(settings, streams("main"))
         self._ack = settings.planes == "shared"
 
     def _open_session(self, message: wire.Session) -> None:
         assert self.settings is not None
         assert self.machine is not None
         peer = (int(Role.DECODE), message.decode)
-        settings = self.settings.transport
+        writer = self.settings.ranks.rank(Role.PREFILL, self.index)
+        settings = msgspec.structs.replace(self.settings.transport, writer=writer)
         if self._ack:
             # The control experiment is about the row alone: KV must be there before the row is sent.
             settings = msgspec.structs.replace(settings, ack=True)
@@ -71,6 +83,13 @@ class PrefillNode(Shell):
             error = str(problem)[:500]
         self.send(peer, wire.SessionAck(self.index, error))
 
+    def arm(self, now: float, *, armed: bool) -> None:
+        """Those of its messages, and its own."""
+        super().arm(now, armed=armed)
+        self._aborts.arm(now, armed=armed)
+        if self._writes is not None:
+            self._writes.arm(now, armed=armed)
+
     def step(self, now: float) -> int:
         """Carry out the machine's actions, those that come of them too, and collect completions."""
         machine = self.machine
@@ -79,8 +98,11 @@ class PrefillNode(Shell):
         busy = False
         for channel in self._channels.values():
             for sender, ok in channel.completions():
-                machine.settle(sender, ok=ok)  # type: ignore[arg-type]
+                if self._writes is None or not self._writes.completed(sender):
+                    machine.settle(sender, ok=ok)  # type: ignore[arg-type]
             busy = busy or channel.busy
+        if self._writes is not None or self._aborts.any or self.messages is not None:
+            return min(self._step_with_faults(machine, now), 1 if busy else 50)
         out = machine.out
         at = 0
         while at < len(out):
@@ -98,10 +120,53 @@ class PrefillNode(Shell):
         return 1 if busy else 50
 
     def _write(self, machine: PrefillMachine, write: Write) -> None:
+        if machine.may_issue(write.key):  # type: ignore[arg-type]
+            machine.wrote(write.key, self._issue(write))  # type: ignore[arg-type]
+
+    def _issue(self, write: Write) -> Outcome:
+        channel = self._channels.get(write.decode)
+        return Outcome.FAILED if channel is None else channel.write(write)
+
+    def _step_with_faults(self, machine: PrefillMachine, now: float) -> int:
+        """The same with what the faults do to writes and messages; returns how long to wait, in ms."""
+        wait_s = self._flush_writes(machine, now)
+        at = 0
+        while at < len(machine.out):
+            peer, action = machine.out[at]
+            at += 1
+            if type(action) is Write:
+                self._write_with_faults(machine, action, now)
+            else:
+                message, raw = action if type(action) is tuple else (action, None)
+                self._abort_at("sent", peer, message, now)
+                self.send(peer, message, raw)
+                self._abort_at("status", peer, message, now)
+        machine.out.clear()
+        if self.messages is not None:
+            wait_s = min(wait_s, self.messages.flush(now))
+        return math.ceil(wait_s * 1e3)
+
+    def _abort_at(self, state: str, peer: Address, message: wire.Message, now: float) -> None:
+        if self._aborts.any and isinstance(message, wire.Status) and self._aborts.picks(state, message.room, now):
+            self.send_now(peer, wire.Cancel(message.room))
+
+    def _flush_writes(self, machine: PrefillMachine, now: float) -> float:
+        if self._writes is None:
+            return 0.05
+        over, wait_s = self._writes.flush(now)
+        for sender, outcome, posted in over:
+            if posted:
+                machine.settle(sender, ok=outcome is not Outcome.FAILED)  # type: ignore[arg-type]
+            else:
+                machine.wrote(sender, outcome)  # type: ignore[arg-type]
+        return wait_s
+
+    def _write_with_faults(self, machine: PrefillMachine, write: Write, now: float) -> None:
         if not machine.may_issue(write.key):  # type: ignore[arg-type]
             return
-        channel = self._channels.get(write.decode)
-        outcome = Outcome.FAILED if channel is None else channel.write(write)
+        if self._aborts.any and self._aborts.picks("writing", write.room, now):
+            self.send_now((int(Role.DECODE), write.decode), wire.Cancel(write.room))
+        outcome = self._issue(write) if self._writes is None else self._writes.begin(write, now)
         machine.wrote(write.key, outcome)  # type: ignore[arg-type]
 
     def descriptors(self) -> Iterable[int]:
@@ -119,6 +184,8 @@ class PrefillNode(Shell):
         channel = self._channels.pop(peer[1], None)
         if channel is not None:
             channel.close()
+        if self._writes is not None:
+            self._writes.forget(peer[1])
         self.machine.lose_decode(peer[1])
 
     def held(self) -> dict[int, tuple[int, int, int]]:

@@ -6,18 +6,20 @@ Sans-I/O: no socket, clock or sleep. It reads its own memory, which is what a po
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 
 from decode_node.engine import Action
+from decode_node.engines.handoff import Handoff
+from decode_node.fanin import FanIn
 from harness.history.event import HIDDEN_MASK, Finding, Reason, Resource, Role, Verb, Wants
 from harness.history.recorder import Observer
 from harness.protocol import wire
 from harness.protocol.layout import DIGEST_WORD, KV_DIGEST_WORD, ROOM_WORD, TENURE_WORD
 from harness.protocol.memory import Buffers, Words
 from harness.protocol.payload import Payload, field_mask
-from harness.protocol.rooms import NO_ROOM
+from harness.protocol.ranks import shard
+from harness.protocol.rooms import NO_ROOM, is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
 from harness.transport.base import Ownership
@@ -27,32 +29,10 @@ _DRIVER = (int(Role.DRIVER), 0)
 _U32 = 0xFFFFFFFF
 _COMMIT, _ALLOC, _STATUS, _FREE = int(Verb.COMMIT), int(Verb.ALLOC), int(Verb.STATUS), int(Verb.FREE)
 _PREFILL = int(Role.PREFILL)
-
-
-class Handoff:
-    """One admitted request and what decode knows of it."""
-
-    __slots__ = (
-        "attempt", "deadline", "drained", "finding", "index", "mask", "page_list", "pages", "prefill", "room", "slot",
-        "status", "tenure", "wants",
-    )  # fmt: skip
-
-    def __init__(self, request: wire.Request, deadline: float) -> None:
-        """A request that has no slot yet: waiting for one is back-pressure, bounded only by the client's own `deadline`."""
-        self.room = request.room
-        self.attempt = request.attempt
-        self.wants = request.wants
-        self.index = request.index
-        self.prefill = request.prefill
-        self.deadline = deadline
-        self.mask = field_mask(request.wants)
-        self.slot = -1
-        self.tenure = 0
-        self.page_list: list[int] = []
-        self.pages: Any = None
-        self.status = -1
-        self.drained = False
-        self.finding = 0
+ENDED_MAX = 16_384
+"""Rooms that ended, remembered."""
+REPEAT_S = 0.25
+"""How long an abort may stay unanswered before it is sent again."""
 
 
 class ReferenceEngine:
@@ -81,7 +61,12 @@ class ReferenceEngine:
         self.waiting: deque[Handoff] = deque()
         self.holding: dict[int, Handoff] = {}
         self._using: deque[tuple[float, Handoff]] = deque()
-        self._failing: list[Handoff] = []
+        self._ended: dict[int, int] = {}
+        """Room to request index of what has ended, in order of their ends."""
+        self._absent: set[int] = set()
+        self._ranks = settings.ranks
+        self._rank = self._ranks.rank(Role.DECODE, index)
+        self._several = len(self._ranks.writers(0, index)) > 1
         self._now = 0.0
         self._next_sweep = 0.0
         self.late_messages = 0
@@ -97,12 +82,40 @@ class ReferenceEngine:
         """Queue the request (FIFO) and give it a slot as soon as there is one; refuse duplicates and a full queue."""
         self._now = now
         room = request.room
-        if room in self.open or room in self.holding or len(self.open) >= self.settings.queue_max:
+        known = self._index_of(room)
+        if known == request.index and self.guards.remember_rooms:
+            self.late_messages += 1  # the same request again, not another with its room
+            return
+        full = len(self.open) >= self.settings.queue_max
+        if not is_room(room) or full or (known is not None and self.guards.refuse_duplicate):
             self.out.append((_DRIVER, wire.Result(room, request.index, int(Reason.REJECTED), 0)))
+            if full and known is None and self.guards.notify_unadmitted:
+                self._tell(request.prefill, wire.Abort(room, 0, self.index))
             return
         handoff = Handoff(request, now + self.settings.request_timeout_s)
         self.open[room] = handoff
+        if self._several:
+            writers = self._ranks.writers(request.prefill, self.index)
+            handoff.fan = FanIn(writers, await_all=self.guards.await_all_ranks)
+        if not self._absent.isdisjoint(handoff.fan.writers if handoff.fan else (request.prefill,)):
+            self._fail(handoff, Reason.PEER_LOST)
+            return
         self.waiting.append(handoff)
+        self._fill()
+
+    def _index_of(self, room: int) -> int | None:
+        """Index of the request that has or, as far as is remembered, had this room."""
+        handoff = self.open.get(room) or self.holding.get(room)
+        return handoff.index if handoff is not None else self._ended.get(room)
+
+    def cancel(self, room: int, now: float) -> None:
+        """The client gave the request up."""
+        self._now = now
+        handoff = self.open.get(room)
+        if handoff is None:
+            self.late_messages += 1
+            return
+        self._fail(handoff, Reason.CANCELLED)
         self._fill()
 
     def _fill(self) -> None:
@@ -125,7 +138,14 @@ class ReferenceEngine:
             a=self._pages_per_request, c=handoff.prefill,
         )  # fmt: skip
         exchange = wire.RoomExchange(handoff.room, handoff.attempt, self.index, slot, tenure, handoff.page_list)
-        self.out.append(((_PREFILL, handoff.prefill), exchange))
+        self._tell(handoff.prefill, exchange)
+
+    def _tell(self, prefill: int, message: wire.RoomExchange | wire.Abort) -> None:
+        """Send to every rank of a prefill instance that writes to this decode rank."""
+        if not self._several:
+            self.out.append(((_PREFILL, prefill), message))
+            return
+        self.out += [((_PREFILL, writer), message) for writer in self._ranks.writers(prefill, self.index)]
 
     # Control messages --------------------------------------------------------------------------------------------
 
@@ -137,7 +157,8 @@ class ReferenceEngine:
         handoff = self.open.get(message.room)
         if handoff is None or handoff.slot < 0:
             if message.room in self.holding:
-                self._drain_known(self.holding[message.room], drained=message.drained)
+                held = self.holding[message.room]
+                self._drain_known(held, drained=message.drained and (held.fan is None or held.fan.drain(message.rank)))
             else:
                 self.late_messages += 1
             return
@@ -149,17 +170,20 @@ class ReferenceEngine:
             return
         handoff.status = message.status
         handoff.drained = message.drained
-        if message.status in {FAILED, SUCCESS}:
+        if handoff.fan is not None:
+            handoff.status = handoff.fan.report(message.rank, message.status, drained=message.drained)
+            handoff.drained = not handoff.fan.undrained
+        if handoff.status in {FAILED, SUCCESS}:
             self.ready[handoff.room] = handoff
 
     def _on_drained(self, message: wire.Drained) -> None:
         held = self.holding.get(message.room)
         if held is not None and held.tenure == message.tenure:
-            self._drain_known(held, drained=True)
+            self._drain_known(held, drained=held.fan is None or held.fan.drain(message.rank))
             return
         handoff = self.open.get(message.room)
         if handoff is not None and handoff.tenure == message.tenure:
-            handoff.drained = True
+            handoff.drained = handoff.fan is None or handoff.fan.drain(message.rank)
         else:
             self.late_messages += 1
 
@@ -176,15 +200,23 @@ class ReferenceEngine:
         If it is dead for certain its writes ended with it, so what was held for them is free; one that only fell silent may write yet.
         """
         self._now = now
+        self._absent.add(prefill)
         if dead:
             for handoff in list(self.holding.values()):
-                if handoff.prefill == prefill:
-                    self._drain_known(handoff, drained=True)
+                if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
+                    self._drain_known(handoff, drained=handoff.fan is None or handoff.fan.drain(prefill))
         for handoff in list(self.open.values()):
-            if handoff.prefill == prefill:
+            if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
                 handoff.drained = dead
+                if handoff.fan is not None:
+                    handoff.fan.ask_again(but=(prefill,) if dead else ())
+                    handoff.drained = not handoff.fan.undrained
                 self._fail(handoff, Reason.PEER_LOST)
         self._fill()
+
+    def gain_prefill(self, prefill: int) -> None:
+        """A prefill node is there (again)."""
+        self._absent.discard(prefill)
 
     # Polling -----------------------------------------------------------------------------------------------------
 
@@ -261,8 +293,7 @@ class ReferenceEngine:
                 self._audit_pages(handoff)
             word = int(row[self.payload.room_at])
             self.record.row(_COMMIT, room, slot, tenure, consumed, kv_digest >> 32, word, self.payload.tags(sums))
-        del self.open[room]
-        self.ready.pop(room, None)
+        self._close(handoff)
         self.out.append((_DRIVER, wire.Result(room, handoff.index, 0, token)))
         if not self.guards.copy_row and handoff.wants & Wants.HIDDEN:
             self._using.append((self._now + self.settings.decode_step_ms * 1e-3, handoff))
@@ -271,7 +302,9 @@ class ReferenceEngine:
     def _audit_pages(self, handoff: Handoff) -> None:
         """Name the pages that are not this request's. The engine does not look at the result: it has no such guard."""
         pages = self.buffers.kv.take(handoff.pages, axis=1)
-        for layer, position, named, whole in self.payload.foreign_pages(handoff.room, handoff.attempt, pages):
+        for layer, position, named, whole in self.payload.foreign_pages(
+            handoff.room, shard(handoff.attempt, self._rank), pages
+        ):
             self.record.event(
                 Verb.KV_PAGE, handoff.room, handoff.slot, handoff.tenure, value=named, code=0 if whole else 1,
                 a=layer, b=handoff.page_list[position], c=position,
@@ -280,23 +313,36 @@ class ReferenceEngine:
     def _fail(self, handoff: Handoff, reason: Reason, word: int = 0) -> None:
         """Abort: tell the driver why, free or hold what the request has."""
         room = handoff.room
-        self.open.pop(room, None)
-        self.ready.pop(room, None)
+        self._close(handoff)
         self.out.append((_DRIVER, wire.Result(room, handoff.index, int(reason), 0)))
         self.record.event(Verb.ABORT, room, handoff.slot, handoff.tenure, code=reason, value=word)
         if handoff.slot < 0:
+            if self.guards.notify_unadmitted and (reason != Reason.PEER_LOST or self._several):
+                self._tell(handoff.prefill, wire.Abort(room, 0, self.index))
             return
         if self.guards.notify_abort:
-            self.out.append(((_PREFILL, handoff.prefill), wire.Abort(room, handoff.tenure, self.index)))
+            self._tell(handoff.prefill, wire.Abort(room, handoff.tenure, self.index))
             # As released engines do: what counts is the answer to the abort, not what the status said before it.
             handoff.drained = handoff.drained and reason == Reason.PEER_LOST
+            if handoff.fan is not None and reason != Reason.PEER_LOST:
+                handoff.fan.ask_again()
         self._end(handoff, hold=self.guards.drain_on_abort)
+
+    def _close(self, handoff: Handoff) -> None:
+        """The request is over, and its room remembered, where that is asked for."""
+        self.open.pop(handoff.room, None)
+        self.ready.pop(handoff.room, None)
+        if self.guards.remember_rooms:
+            self._ended[handoff.room] = handoff.index
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
 
     def _end(self, handoff: Handoff, *, hold: bool) -> None:
         """Release now, or when the writer has drained."""
         if hold and not handoff.drained and not self._safe_without_drain:
             self.record.event(Verb.HOLD, handoff.room, handoff.slot, handoff.tenure)
             handoff.deadline = self._now + self.settings.hold_timeout_s
+            handoff.asked = self._now
             self.holding[handoff.room] = handoff
         else:
             self._release(handoff)
@@ -333,7 +379,16 @@ class ReferenceEngine:
                 elif not self.guards.quarantine:
                     del self.holding[handoff.room]
                     self._release(handoff)
+        if self.guards.repeat_abort:
+            self._ask_again(now)
         self._fill()
+
+    def _ask_again(self, now: float) -> None:
+        """Repeat the abort of what is held for an answer that does not come: either message may have been lost."""
+        for handoff in list(self.holding.values())[:256]:
+            if now - handoff.asked >= REPEAT_S:
+                handoff.asked = now
+                self._tell(handoff.prefill, wire.Abort(handoff.room, handoff.tenure, self.index))
 
     def held(self) -> dict[int, tuple[int, int, int]]:
         """Slots, pages and open rooms."""

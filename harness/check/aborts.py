@@ -4,8 +4,8 @@ A mismatch abort is a `false-abort` when the room it read is the one that its sl
 data was merely late. It is a `foreign-abort` when a write meant for another tenure landed in its slot, or the room read
 came after the ALLOC and is another's. Else nothing recorded explains it.
 
-Every other failure is an `abort` unless faults abort on purpose, the client cancelled, or its peer had gone. The
-engine's own time-out, or the driver's, is a `hang`. A failure is an ABORT, or a FAIL of the driver without commit and without ABORT.
+Every other failure is an `abort` unless a fault that was done to this very request explains its reason (`harness.check.faults`), or its
+peer had gone. The engine's own time-out, or the driver's, is a `hang`. A failure is an ABORT, or a FAIL of the driver without commit and without ABORT.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.check.arrays import Mask, Rows, take
+from harness.check.faults import Faults
 from harness.check.names import name_of
 from harness.check.report import Expectations
 from harness.check.tally import Tally
@@ -23,7 +24,6 @@ ELSEWHERE = (
     Reason.MISMATCH,
     Reason.TIMEOUT,
     Reason.DRIVER_TIMEOUT,
-    Reason.CANCELLED,
     Reason.INTERRUPTED,
     Reason.PEER_LOST,
     Reason.NODE_EXIT,
@@ -39,8 +39,10 @@ Node = tuple[int, int]
 class Aborts:
     """Judges the failures among hand-offs whose records are complete."""
 
-    def __init__(self, expect: Expectations, tally: Tally) -> None:
-        """Nothing judged yet."""
+    def __init__(self, expect: Expectations, tally: Tally, faults: Faults, *, first: bool = True) -> None:
+        """Nothing judged yet. `faults` knows what was injected; only the `first` rank's failures are those that the client is told."""
+        self._first = first
+        self._faults = faults
         self.mismatches = 0
         self.others = 0
         self.attribution = {"stale_room": 0, "foreign_write": 0, "unexplained": 0}
@@ -51,7 +53,7 @@ class Aborts:
     def judge(self, rows: Rows) -> None:
         """Judge `rows` of a `Table`."""
         aborted = rows["aborts"] > 0
-        failed = aborted | ((rows["end_kind"] == Kind.FAIL) & (rows["commits"] == 0))
+        failed = aborted | (self._first & (rows["end_kind"] == Kind.FAIL) & (rows["commits"] == 0))
         if not failed.any():
             return
         rows, aborted = take(rows, failed), aborted[failed]
@@ -59,8 +61,8 @@ class Aborts:
         mismatch = why == Reason.MISMATCH
         self.mismatches += int(mismatch.sum())
         self.others += int((~mismatch).sum())
-        self._mismatched(take(rows, mismatch))
-        if not self._expect.aborts_allowed:
+        self._mismatched(take(rows, mismatch & ~self._faults.excused(rows, Reason.MISMATCH)))
+        if self._first and not self._expect.aborts_allowed:
             self._failed(rows, why)
 
     def _mismatched(self, rows: Rows) -> None:
@@ -86,6 +88,8 @@ class Aborts:
 
     def _failed(self, rows: Rows, why: npt.NDArray[np.uint16]) -> None:
         plain = ~np.isin(why, ELSEWHERE)
+        for reason in (Reason.CANCELLED, Reason.PREFILL_FAILED, Reason.REJECTED):
+            plain &= ~((why == reason) & self._faults.excused(rows, reason))
         names = {name_of(Reason, code): int(count) for code, count in _counts(why[plain])}
         found = take(rows, plain)
         self._tally.add("abort", found["invoke_t"], found["room"], found["prev"], detail=names)

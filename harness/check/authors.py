@@ -7,11 +7,15 @@ import numpy.typing as npt
 
 from harness.check import limits
 from harness.check.arrays import FIELDS, U64, Counts, Lookup, Mask, Rows, join, spread, take
+from harness.check.streams import Step
+from harness.check.table import Table
+from harness.history.event import Verb
 
 MADE = np.dtype([("room", "u8"), ("index", "u8"), ("t", "u8"), ("mask", "u2"), ("tags", "u4", (FIELDS,))])
 
 PREVIOUS, ANOTHER, UNKNOWN = "previous owner of the slot", "another request", "unknown"
-AUTHORS = (PREVIOUS, ANOTHER, UNKNOWN)
+STAGE = "pipeline stage before the last"
+AUTHORS = (PREVIOUS, ANOTHER, UNKNOWN, STAGE)
 
 Kinds = npt.NDArray[np.uint8]
 """Places in `AUTHORS`, shape (n, 9)."""
@@ -23,8 +27,22 @@ class Authors:
     def __init__(self, slots: int) -> None:
         """Nothing made; `slots` over all decodes."""
         self._window = np.empty(0, MADE)
+        self._stages = np.empty(0, MADE)
         self._owners = np.zeros(slots, MADE)
         self._since = np.zeros(slots, np.uint64)
+
+    def placeholders(self, step: Step, table: Table) -> None:
+        """Remember what stages before the last sent as rows, their own hand-off's or another's."""
+        records = step.pick(Verb.PLACEHOLDER)[0]
+        if not len(records):
+            return
+        at, found = table.find(records["room"])
+        records, at = take(records, found), at[found]
+        new = np.empty(len(records), MADE)
+        for name, source in (("room", "room"), ("t", "t_ns"), ("mask", "code"), ("tags", "tags")):
+            new[name] = records[source]
+        new["index"] = table.rows["index"][at]
+        self._stages = join([self._stages, new], MADE)
 
     def keep(self, rows: Rows, invoked: int) -> None:
         """Remember what was made for judged `rows` of a `Table`; `invoked` hand-offs have begun."""
@@ -32,6 +50,7 @@ class Authors:
         joined = join([self._window, _made(made)], MADE)
         oldest = max(invoked - limits.LAG - limits.WINDOW, 0)
         self._window = take(joined, joined["index"] >= np.uint64(oldest))
+        self._stages = take(self._stages, self._stages["index"] >= np.uint64(oldest))
         # Rows are in the order of their invokes, not of their tenures: the latest tenure of a slot is put last.
         placed = take(made, made["slot"] >= 0)
         placed = take(placed, placed["alloc_t"] >= self._since[placed["slot"]])
@@ -53,11 +72,13 @@ class Authors:
         by_previous = wrong & (previous["tags"] == rows["tags"]) & spread(previous["mask"])
         kinds[by_previous] = AUTHORS.index(PREVIOUS)
         rooms[by_previous] = np.broadcast_to(previous["room"][:, None], wrong.shape)[by_previous]
-        for field in np.flatnonzero((wrong & ~by_previous).any(axis=0)):
-            who = np.flatnonzero(wrong[:, field] & ~by_previous[:, field])
-            found, maker = _makers(pool, int(field), take(rows, who), oldest[who])
-            kinds[who[found], field] = AUTHORS.index(ANOTHER)
-            rooms[who[found], field] = maker
+        for made, author in ((pool, ANOTHER), (self._stages, STAGE)):
+            left = wrong & (kinds == AUTHORS.index(UNKNOWN))
+            for field in np.flatnonzero(left.any(axis=0)):
+                who = np.flatnonzero(left[:, field])
+                found, maker = _makers(made, int(field), take(rows, who), oldest[who])
+                kinds[who[found], field] = AUTHORS.index(author)
+                rooms[who[found], field] = maker
         return kinds, rooms
 
     def _previous(self, rows: Rows, pool: Rows) -> Rows:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from harness.check import limits
-from harness.check.aborts import Aborts
 from harness.check.assumptions import BrokenAssumption, Survey, role, survey
-from harness.check.authors import Authors
-from harness.check.coverage import Window, coverage
-from harness.check.delivery import Delivery
-from harness.check.liveness import Liveness, Load
+from harness.check.coverage import coverage
+from harness.check.faults import Faults
+from harness.check.faults import coverage as fault_coverage
+from harness.check.liveness import Load
 from harness.check.occupancy import Occupancy
-from harness.check.ownership import Ownership, fewest_and_most
+from harness.check.ownership import fewest_and_most
+from harness.check.ranks import decode_rank, instance, seen_by
 from harness.check.report import Anomaly, Expectations, Report, interval95
 from harness.check.resources import Resources
 from harness.check.rules import ANOMALIES, DENOMINATORS
 from harness.check.streams import Step, steps
-from harness.check.table import Table
 from harness.check.tally import Tally
+from harness.check.view import View, attribution
 from harness.check.witness import witnesses
 from harness.history.event import Phase, Resource, Verb
 from harness.history.reader import Stream, open_streams
@@ -63,72 +63,58 @@ class _Run:
     def __init__(self, streams: Sequence[Stream], found: Survey, driver: Stream, expect: Expectations) -> None:
         self.streams, self.expect, self.found = streams, expect, found
         keys = {decode: i for i, decode in enumerate(found.decodes)}
-        self.others = [(keys.get((s.process, s.incarnation), -1), s) for s in streams if role(s) != "driver"]
+        self._ranks = [decode_rank(process, expect) for process, _ in found.decodes]
+        others = [s for s in streams if role(s) != "driver"]
+        self.others = [(keys.get((s.process, s.incarnation), -1 - decode_rank(s.process, expect)), s) for s in others]
         self.tally = Tally()
-        self.table = Table()
-        self.authors = Authors(expect.slots * len(keys))
-        self.ownership = Ownership(expect, len(keys), self.tally)
-        self.delivery = Delivery(self.tally, self.authors)
-        self.aborts = Aborts(expect, self.tally)
-        self.liveness = Liveness(expect, self.tally)
+        self.faults = Faults(expect, self.tally, driver)
         self.resources = Resources(expect, self.tally, driver)
-        self.window = Window()
+        self.views = [View(rank, expect, len(keys), self.tally, self.faults) for rank in range(expect.decode_tp)]
+        self.first = self.views[0]
+        self.window = self.first.window
         self.load = Load()
-        self.occupancy = Occupancy(expect.slots * len(keys))
+        self.occupancy = Occupancy(expect.slots * (len(keys) // expect.decode_tp))
         self.refused = 0
-        self._bounds: deque[tuple[int, np.uint64]] = deque()
 
     def take(self, step: Step) -> None:
         """Take in a step and judge the hand-offs that are complete by then."""
         self.resources.take(step.driver)
-        self.table.absorb(step, self.load.take(step.driver))
-        turn = self.ownership.take(step, self.table)
-        self.occupancy.take(turn, self.load, self.found.last_ns if step.last else int(step.bound))
+        self.faults.take(step)
+        load = self.load.take(step.driver)
+        for view in self.views:
+            turn, rows = view.take(step if len(self.views) == 1 else seen_by(step, view.rank, self._ranks), load)
+            if view is self.first:
+                self.occupancy.take(turn, self.load, self.found.last_ns if step.last else int(step.bound))
+                self.occupancy.judge(rows)
         self.refused += len(step.pick(Verb.REFUSED)[0])
-        rows = self.table.settle(all_rows=step.last)
-        self.delivery.judge(rows, self.table.rows, self.table.invoked)
-        while self.table.late_ends:
-            self.delivery.late_ends(self.table.late_ends.pop())
-        self.aborts.judge(rows)
-        self.liveness.judge(rows)
-        self.occupancy.judge(rows)
-        self.window.judge(rows)
-        self.authors.keep(rows, self.table.invoked)
-        self._prune(step.bound)
-
-    def _prune(self, bound: np.uint64) -> None:
-        """Let tenures go that ended `limits.LAG` hand-offs ago."""
-        self._bounds.append((self.table.invoked, bound))
-        horizon = np.uint64(0)
-        while self._bounds[0][0] < self.table.invoked - limits.LAG:
-            horizon = self._bounds.popleft()[1]
-        self.ownership.prune(horizon)
 
     def report(self) -> Report:
         """Close every rule and put the answer together."""
-        self.aborts.close(self.resources.gone)
+        self.first.aborts.close({instance(node, self.expect) for node in self.resources.gone})
         self.resources.close()
         expect, phases = self.expect, self.resources.phases
+        self.faults.close(complete=Phase.FINISHED in phases)
         names = [process for process, _ in self.found.decodes]
-        reuse = fewest_and_most(self.ownership.slots.count, names, expect.slots)
+        tenures = sum(view.ownership.slots.count for view in self.views)
+        reuse = fewest_and_most(np.asarray(tenures), names, expect.slots)
         rate = self.load.rate_per_s(self.found.driver_last_ns)
         report = Report(
-            requests=self.table.invoked,
+            requests=self.first.table.invoked,
             committed=self.window.committed,
-            mismatch_aborts=self.aborts.mismatches,
-            other_aborts=self.aborts.others,
-            wrong_data=self.delivery.wrong_data,
-            abort_attribution=self.aborts.attribution,
-            coverage=coverage(expect, reuse[0], self.window, rate),
+            mismatch_aborts=sum(view.aborts.mismatches for view in self.views),
+            other_aborts=self.first.aborts.others,
+            wrong_data=sum(view.delivery.wrong_data for view in self.views),
+            abort_attribution=attribution(self.views),
+            coverage=coverage(expect, reuse[0], self.window, rate) + fault_coverage(expect, self.faults.hits),
             rate_per_s=rate,
-            latency_ms=self.liveness.latencies.in_ms(),
+            latency_ms=self.first.liveness.latencies.in_ms(),
             slot_occupancy=self.occupancy.share,
             slot_wait_ms=self.occupancy.waits.in_ms(),
             duration_s=(self.found.last_ns - self.found.first_ns) / 1e9,
             window_opened=self.window.opened,
             reuse_min=reuse[0],
             reuse_max=reuse[1],
-            unconsumed_stale_fields=dict(sorted(self.delivery.stale.items())),
+            unconsumed_stale_fields=dict(sorted(sum((view.delivery.stale for view in self.views), Counter()).items())),
             resources=self.resources.final(),
             refused_writes=self.refused,
             late_messages=self.resources.total(Resource.LATE_MESSAGES),
@@ -152,18 +138,20 @@ class _Run:
                 count = self.tally.drop(name)
                 if count:
                     report.notes.append(f"{count} {what}")
-        if self.ownership.harmless:
-            report.notes.append(f"{self.ownership.harmless} late writes into a free slot, found by no later tenure")
+        harmless = sum(view.ownership.harmless for view in self.views)
+        if harmless:
+            report.notes.append(f"{harmless} late writes into a free slot, found by no later tenure")
         if not self.resources.at_rest:
             report.not_checked.append("leak: no census at rest was recorded")
         report.not_checked += [f"leak in {name}: no census at rest" for name in self._uncounted()]
         report.not_checked += [
             f"leak of threads or descriptors in {n}: no baseline" for n in self.resources.without_baseline()
         ]
-        if report.committed and not self.ownership.writes:
+        if report.committed and not all(view.ownership.writes for view in self.views):
             report.not_checked.append("foreign-write and late-write: no LANDED was recorded")
-        if self.ownership.unplaced:
-            report.not_checked.append(f"{self.ownership.unplaced} writes: the slot they went to cannot be told")
+        unplaced = sum(view.ownership.unplaced for view in self.views)
+        if unplaced:
+            report.not_checked.append(f"{unplaced} writes: the slot they went to cannot be told")
         late = self._late()
         if late:
             what = f"{late} commits, aborts or reads that came {limits.LAG} hand-offs after their request's end, or of no request"
@@ -175,14 +163,14 @@ class _Run:
 
     def _late(self) -> int:
         """Count records of consequence that came too late to be judged."""
-        return sum(self.table.late[verb] for verb in (Verb.COMMIT, Verb.ABORT, Verb.USE))
+        return sum(view.table.late[verb] for view in self.views for verb in (Verb.COMMIT, Verb.ABORT, Verb.USE))
 
     def _anomalies(self, report: Report) -> None:
         of = {
             "requests": report.requests,
             "committed": report.committed,
-            "tenures": int(self.ownership.slots.count.sum()),
-            "writes": self.ownership.writes,
+            "tenures": sum(int(view.ownership.slots.count.sum()) for view in self.views),
+            "writes": sum(view.ownership.writes for view in self.views),
             "census lines": self.resources.lines,
             "node starts": self.resources.starts,
         }

@@ -27,8 +27,9 @@ TOKEN_BITS = np.uint64(0x7FFFFFFF)
 class Delivery:
     """Judges hand-offs whose records are complete."""
 
-    def __init__(self, tally: Tally, authors: Authors) -> None:
-        """Nothing judged yet."""
+    def __init__(self, tally: Tally, authors: Authors, *, first: bool = True) -> None:
+        """Nothing judged yet. `first`: rank 0, which answers the driver."""
+        self._first = first
         self.wrong_data = 0
         self.stale: Counter[str] = Counter()
         """Rows by field that another's value stayed in without being consumed."""
@@ -51,21 +52,24 @@ class Delivery:
 
     def late_ends(self, ends: Records) -> None:
         """Terminal events of hand-offs that were judged long ago."""
-        self._tally.add("duplicate", ends["t_ns"], ends["room"])
+        if self._first:
+            self._tally.add("duplicate", ends["t_ns"], ends["room"])
 
     def _add(self, name: str, rows: Rows, which: Mask, *, detail: dict[str, int] | None = None) -> None:
         found = take(rows, which)
         self._tally.add(name, found["invoke_t"], found["room"], found["prev"], detail=detail)
 
     def _outcome(self, rows: Rows) -> None:
-        self._add("lost", rows, rows["ends"] == 0)
-        twice = rows["ends"] > 1
+        twice = (rows["ends"] > 1) & self._first
+        self._add("lost", rows, (rows["ends"] == 0) & self._first)
         self._add("duplicate", rows, twice | (rows["commits"] > 1))
         committed = rows["commits"] > 0
         told = {
             "told of success without a commit": (rows["end_kind"] == Kind.OK) & ~committed,
             "told of failure after a commit": (rows["end_kind"] == Kind.FAIL) & committed,
         }
+        if not self._first:
+            told = dict(zip(("another rank did not commit", "another rank committed"), told.values(), strict=True))
         for what, which in told.items():
             self._add("outcome-mismatch", rows, which, detail={what: int(which.sum())})
 
@@ -96,7 +100,7 @@ class Delivery:
 
     def _token(self, done: Rows, wrong: Mask) -> None:
         """Compare first tokens of rows that were right."""
-        known = (done["end_kind"] == Kind.OK) & (done["sents"] > 0) & ~wrong
+        known = self._first & (done["end_kind"] == Kind.OK) & (done["sents"] > 0) & ~wrong
         differ: Mask = done["end_value"] != (done["token"] & TOKEN_BITS)
         self._add("wrong-token", done, known & differ)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.check.arrays import U64, Counts, Mask, Rows, take
+from harness.check.faults import Faults
 from harness.check.report import Expectations
 from harness.check.tally import Tally
 from harness.history.event import Kind, Phase, Reason, Verb
@@ -18,8 +19,9 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 class Liveness:
     """Judges how long hand-offs took."""
 
-    def __init__(self, expect: Expectations, tally: Tally) -> None:
-        """Nothing judged yet."""
+    def __init__(self, expect: Expectations, tally: Tally, faults: Faults) -> None:
+        """Nothing judged yet. `faults` knows what was injected."""
+        self._faults = faults
         self._bound_ns = np.uint64(min(expect.hang_bound_s * 1e9, 2**63))
         self._tally = tally
         self.latencies = Latencies()
@@ -36,6 +38,8 @@ class Liveness:
         }
         hung = np.zeros(len(rows), np.bool_)
         detail: dict[str, int] = {}
+        if rows["faults"].any() or self._faults.windows:
+            self._excuse(rows, tests)
         for what, which in tests.items():
             detail[what] = int((which & ~hung).sum())
             hung |= which
@@ -44,6 +48,13 @@ class Liveness:
         self._tally.add("hang", found["invoke_t"], found["room"], found["prev"], detail=detail)
         good = ended & rows["load"] & (kind == Kind.OK) & (rows["end_t"] > rows["start_t"])
         self.latencies.add(rows["end_t"][good] - rows["start_t"][good])
+
+    def _excuse(self, rows: Rows, tests: dict[str, Mask]) -> None:
+        """Leave out of `tests` (n,) what a fault explains."""
+        engine, driver = (self._faults.excused(rows, reason) for reason in (Reason.TIMEOUT, Reason.DRIVER_TIMEOUT))
+        tests["driver stopped waiting"] &= ~driver
+        tests["engine's time-out"] &= ~engine
+        tests["ended late"] &= ~(engine | driver)
 
 
 class Latencies:

@@ -35,15 +35,23 @@ class Expectations:
     """At least so many hand-offs were committed."""
     min_rate_per_s: float = 0.0
     """Hand-offs that ended well a second, during the load."""
+    faults: tuple[str, ...] = ()
+    """Armed faults as in the scenario: each must have fired."""
     aborts_allowed: bool = False
     """Faults abort requests on purpose."""
     expected_exit: bool = False
     """Node processes may end without anybody's asking: no `crash`."""
+    prefill_tp: int = 1
+    """Ranks of each instance: prefill has so many in each of `prefill_pp` stages, a multiple of decode's `decode_tp`."""
+    prefill_pp: int = 1
+    decode_tp: int = 1
 
     def __post_init__(self) -> None:
         """Raise FieldError for a value that is not allowed."""
         for entry in dataclasses.fields(self):
             _require(entry.name, str(entry.type), getattr(self, entry.name))
+        if self.prefill_tp % self.decode_tp:
+            raise FieldError("prefill_tp", self.prefill_tp, f"a multiple of decode_tp ({self.decode_tp})")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values."""
@@ -59,12 +67,17 @@ class Expectations:
         for name, entry in names.items():
             if entry.default is dataclasses.MISSING and name not in values:
                 raise FieldError(name, None, "a value: this field has no default")
-        return cls(**values)
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**plain)
 
 
 def _require(name: str, kind: str, value: object) -> None:
     """Raise FieldError unless `value` is of `kind` and not too small."""
-    least = 1 if name == "slots" else 0
+    if kind.startswith("tuple"):
+        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            return
+        raise FieldError(name, value, "a list of texts")
+    least = 1 if name in {"slots", "prefill_tp", "prefill_pp", "decode_tp"} else 0
     allowed = _ALLOWED[kind] + ("" if kind == "bool" else f" {least}")
     if kind == "bool":
         if isinstance(value, bool):

@@ -27,6 +27,7 @@ ANOMALIES: Mapping[str, str] = {
     "leak": "at rest a node still held slots, pages, rooms, threads or descriptors",
     "crash": "a node's process ended and nobody had asked for it",
     "hang": "a hand-off did not end within its bound",
+    "not-refused": "a request that must be refused was served, or nobody answered it",
 }
 """Every anomaly, with its meaning in one line."""
 
@@ -47,6 +48,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "ownership": ("double-alloc", "double-free", "dirty-slot", "foreign-write", "late-write"),
     "resources": ("leak", "crash"),
     "liveness": ("hang",),
+    "faults": ("not-refused",),
 }
 """Anomalies by the subject that finds them; the module of that name holds the rule."""
 
@@ -60,6 +62,7 @@ _OF = {
         "unexplained-abort",
         "abort",
         "hang",
+        "not-refused",
     ),
     "committed": (
         "misdelivery",

@@ -15,8 +15,11 @@ from harness.check import limits
 from harness.check.arrays import FIELDS, NEVER, U64, Index, Lookup, Mask, Rows, join, pack, spread, take
 from harness.check.assumptions import require_unique
 from harness.check.streams import Step
-from harness.history.event import Kind, Verb
+from harness.history.event import FaultEvent, Kind, Verb
 from harness.history.reader import Records
+
+LOSS_BIT = 28
+"""Bit of the table's `faults` for Loss 0."""
 
 ROW = np.dtype(
     [
@@ -31,11 +34,13 @@ ROW = np.dtype(
         ("tags", "u4", (FIELDS,)),
         ("aborts", "u4"), ("abort_code", "u2"), ("abort_t", "u8"), ("abort_word", "u8"),
         ("polls", "u4"), ("changed", "u2"), ("kv_foreign", "u4"), ("kv_torn", "u4"), ("hit", "?"), ("hit_by", "u8"),
+        ("faults", "u4"), ("held", "u8"),
     ]
 )  # fmt: skip
 """One hand-off. Times in ns; `settle`: number of the invoke at which it is judged; `slot`: key of the slot over all
 decodes; `word`, `prev`: room word found at ALLOC and room of the slot's preceding tenure; `changed`: mask of fields that USE read
-otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose."""
+otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose; `faults`: mask of the FaultKinds that were done to this hand-off, and above `LOSS_BIT` of the Losses;
+`held`: ns by which they held it up."""
 
 
 class Table:
@@ -67,6 +72,18 @@ class Table:
         self._end(take(step.driver, ends), counts[ends], new["t_ns"].copy(), before)
         self._prefill(step)
         self._decode(step)
+        self._faults(take(step.driver, step.driver["verb"] == Verb.FAULT))
+        self._faults(step.pick(Verb.FAULT)[0])
+
+    def _faults(self, records: Records) -> None:
+        """Note what was done to which hand-off; probes that only bear its room are not it."""
+        at, hits = self._timely(take(records, (records["code"] == FaultEvent.HIT) & (records["b"] == 0)))
+        kinds = np.uint32(1) << (hits["flags"] >> 16).astype(np.uint32)
+        kinds |= np.where(
+            hits["c"] > 0, np.uint32(1) << (hits["c"] + np.uint64(LOSS_BIT)).astype(np.uint32), np.uint32(0)
+        )
+        np.bitwise_or.at(self.rows["faults"], at, kinds)
+        np.add.at(self.rows["held"], at, hits["a"])
 
     def _begin(self, invokes: Records, load: Mask) -> None:
         rows = np.zeros(len(invokes), ROW)
@@ -145,7 +162,8 @@ class Table:
         at, made = self._claim(step.pick(Verb.MADE)[0], "mades")
         self._set(at, made, {"made_mask": "code", "made_kv": "flags", "made_t": "t_ns", "made_tags": "tags"})
         sent = step.pick(Verb.SENT)[0]
-        at, sent = self._claim(take(sent, sent["code"] == SUCCESS), "sents")
+        # Ranks that do not know the first token report their part with 0 for it.
+        at, sent = self._claim(take(sent, (sent["code"] == SUCCESS) & (sent["b"] != 0)), "sents")
         self._set(at, sent, {"token": "b"})
 
     def _decode(self, step: Step) -> None:

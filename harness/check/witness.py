@@ -17,6 +17,8 @@ from harness.history.event import (
     ROOM_BIT,
     ROW_VERBS,
     TAGGED_FIELDS,
+    FaultEvent,
+    FaultKind,
     Finding,
     Kind,
     NodeEvent,
@@ -38,7 +40,7 @@ Event = tuple[Stream, Records]
 
 _SUBJECT = (
     Verb.ALLOC, Verb.COMMIT, Verb.ABORT, Verb.HANDOFF, Verb.FREE, Verb.LANDED, Verb.STATUS, Verb.MADE, Verb.USE,
-    Verb.KV_PAGE, Verb.POLL, Verb.SENT, Verb.HOLD, Verb.REFUSED,
+    Verb.KV_PAGE, Verb.POLL, Verb.SENT, Verb.HOLD, Verb.REFUSED, Verb.FAULT,
 )  # fmt: skip
 _OTHER = (Verb.FREE, Verb.ALLOC, Verb.LANDED, Verb.MADE, Verb.COMMIT, Verb.ABORT)
 _RANK = {(1, verb): 2 * i for i, verb in enumerate(_SUBJECT)} | {(0, verb): 2 * i + 5 for i, verb in enumerate(_OTHER)}
@@ -133,6 +135,10 @@ _FORMS: Mapping[Verb, Sequence[Decoder]] = {
     ],
     Verb.LANDED: [_PARTS, _BEGIN, ("code", "more", _plain)],
     Verb.REFUSED: [_PARTS, _BEGIN, ("code", "refusal", _named(Refusal))],
+    Verb.FAULT: [
+        ("code", "event", _named(FaultEvent)), ("flags", "fault", lambda value: name_of(FaultKind, value >> 16)), _NODE,
+        ("a", "held_ns", _plain), ("b", "probe", _plain), ("c", "answer", _named(Reason)),
+    ],
 }  # fmt: skip
 _INVOKE: Sequence[Decoder] = [
     ("code", "wants", _plain), ("a", "intended_ns", _plain), ("b", "index", _plain), ("c", "prefill", _plain),

@@ -125,12 +125,19 @@ class Verb(enum.IntEnum):
     LANDED = 32
     """Whoever moved the bytes. Blocks are in decode's memory. room, slot, tenure = the write's author and target,
     a = begin ns (t_ns is the end), flags = mask of fields | KV_BIT, code = 1 for a part of a write: one
-    of its parts has 0, the last one unless several connections carried them."""
+    of its parts has 0, the last one unless several connections carried them;
+    b = rank of the writer within its prefill instance."""
     REFUSED = 33
     """Decode's receive thread. A write was not applied. Fields as LANDED; code = Refusal."""
+    PLACEHOLDER = 34
+    """Prefill, row event. What a pipeline stage before the last sends along as the request's row, though only the last stage knows it. Fields as MADE."""
+
+    FAULT = 40
+    """Whoever injects. code = FaultEvent, flags = FaultKind << 16 | number of the fault in the scenario's list, room = the room hit (0 for none),
+    value = role << 32 | index of the node hit (0 for none), a = ns by which something was held up, b = index of a probe, c = Loss, or the Reason that a probe was answered."""
 
 
-ROW_VERBS = frozenset({Verb.COMMIT, Verb.USE, Verb.MADE})
+ROW_VERBS = frozenset({Verb.COMMIT, Verb.USE, Verb.MADE, Verb.PLACEHOLDER})
 
 
 class Wants(enum.IntFlag):
@@ -201,6 +208,54 @@ class NodeEvent(enum.IntEnum):
     EXIT = 2
     LOST = 3
     """No sign of life within the heartbeat bound."""
+
+
+class FaultKind(enum.IntEnum):
+    """What was injected; `harness.faults.catalogue` says what each does."""
+
+    ABORT = 1
+    HOLD_WRITE = 2
+    DELAY = 3
+    DROP = 4
+    DUPLICATE = 5
+    REORDER = 6
+    FAIL = 7
+    CORRUPT = 8
+    KILL = 9
+    STOP = 10
+    SLOW = 11
+    PARTITION = 12
+    DUPLICATE_ROOM = 13
+    BAD_ROOM = 14
+    ORPHAN_ROOM = 15
+    BURST = 16
+    STARVE = 17
+    FILL_QUEUE = 18
+
+
+class Loss(enum.IntEnum):
+    """What a FAULT HIT took away for good."""
+
+    NONE = 0
+    NEEDED = 1
+    """Something without which decode cannot end the hand-off well: it has to give up in its own time."""
+    CLIENT = 2
+    """What the client sends to decode, or is told by it: only the client's own patience ends it."""
+
+
+class FaultEvent(enum.IntEnum):
+    """What a FAULT event says."""
+
+    HIT = 1
+    """Something was done to one room, or once to a node."""
+    BEGIN = 2
+    """A node is hit from here on ..."""
+    END = 3
+    """... until here, and works again."""
+    ANSWERED = 4
+    """A probe (a request that must be refused) was answered."""
+    SILENT = 5
+    """A probe was not answered within its bound."""
 
 
 class Role(enum.IntEnum):

@@ -20,6 +20,8 @@ import msgspec
 import zmq
 
 from harness.errors import HandoffError
+from harness.faults.catalogue import parse_all
+from harness.faults.messages import Messages
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
@@ -86,6 +88,8 @@ class Shell:
         self.peers: dict[Address, Outbox] = {}
         self._incarnations: dict[Address, int] = {}
         self._seen: dict[Address, float] = {}
+        self._dead: dict[Address, int] = {}
+        """Peers that died, with their incarnation: an older topology may still name them."""
         self._silent: dict[Address, int] = {}
         """Peers that were given up for want of a heartbeat, with their incarnation: they may be alive all the same."""
         self._registry = Outbox(self.context, registry, self._envelope)
@@ -111,7 +115,10 @@ class Shell:
             wire.Gone: self._on_gone,
             wire.CensusRequest: self._on_census,
             wire.Finish: self._on_finish,
+            wire.Arm: lambda message: self.arm(time.monotonic(), armed=message.armed),
         }
+        self.messages: Messages | None = None
+        """Faults of this run's messages; None, and no cost, where there are none."""
 
     # What a node adds -----------------------------------------------------------------------------------------
 
@@ -179,7 +186,19 @@ class Shell:
             if ready == self._parent_fd:
                 self._leaving = True
 
+    def arm(self, now: float, *, armed: bool) -> None:
+        """The load begins and with it the faults of this node, or they heal."""
+        if self.messages is not None:
+            self.messages.arm(now, armed=armed)
+
     def send(self, peer: Address, message: wire.Message, raw: bytes | None = None) -> None:
+        """Send to a peer, or do to the message what a fault says."""
+        if self.messages is None:
+            self.send_now(peer, message, raw)
+        else:
+            self.messages.send(peer, message, raw, time.monotonic())
+
+    def send_now(self, peer: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a peer; one that is not there (any more) loses it."""
         outbox = self.peers.get(peer)
         if outbox is not None:
@@ -223,10 +242,10 @@ class Shell:
     def _on_topology(self, message: wire.Topology) -> None:
         for node in message.nodes:
             peer = (node.role, node.index)
-            known = self._incarnations.get(peer, 0)
+            known = self._incarnations.get(peer, self._dead.get(peer, 0))
             if peer == (self.role, self.index) or node.incarnation <= known:
                 continue
-            if known:
+            if peer in self._incarnations:
                 self._lose(peer, dead=True)
             silent = self._silent.pop(peer, node.incarnation)
             if silent < node.incarnation and self.settings is not None:
@@ -250,6 +269,7 @@ class Shell:
 
     def _on_gone(self, message: wire.Gone) -> None:
         peer = (message.role, message.index)
+        self._dead[peer] = max(message.incarnation, self._dead.get(peer, 0))
         if self._incarnations.get(peer) == message.incarnation:
             self._lose(peer, dead=True)
         elif self._silent.get(peer) == message.incarnation:
@@ -264,7 +284,9 @@ class Shell:
         try:
             settings = msgspec.json.decode(message.settings, type=NodeSettings)
             streams = Streams(Path(settings.history_dir), self.name, self.incarnation, record=settings.record)
+            messages = Messages(parse_all(settings.faults), settings.seed, streams("main"), self.send_now)
             self.configure(settings, streams)
+            self.messages = messages if messages.any else None
             self.settings, self.streams = settings, streams
         except (HandoffError, msgspec.MsgspecError, OSError, RuntimeError) as problem:
             error = f"{type(problem).__name__}: {problem}"[:2000]
@@ -307,7 +329,7 @@ class Shell:
         """End the run if there is one: engine first, then its streams."""
         if self.settings is None:
             return
-        self.settings = None
+        self.settings = self.messages = None
         self.handlers.clear()
         self.raw_handlers.clear()
         self.finish()

@@ -29,6 +29,16 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     kv_digest: bool = False
     clear_optional: bool = False
     requested_fields_only: bool = False
+    notify_unadmitted: bool = False
+    notify_failed: bool = False
+    remember_rooms: bool = False
+    refuse_duplicate: bool = False
+    repeat_abort: bool = False
+    await_all_ranks: bool = False
+    last_stage_aux: bool = False
+    min_over_ranks: bool = False
+    gate_before_min: bool = False
+    vote_on_data: bool = False
 
 
 PREVENTS: dict[str, str] = {
@@ -45,12 +55,23 @@ PREVENTS: dict[str, str] = {
     "kv_digest": "incomplete or foreign KV: commit waits until the pages add up to the digest that the row carries",
     "clear_optional": "stale optional field sent along: prefill clears the fields of its row that the request does not use",
     "requested_fields_only": "stale optional field used: the request takes only the fields that it asked for",
+    "notify_unadmitted": "a room that stays open at prefill: decode also tells prefill of a request that ended before it had a slot",
+    "notify_failed": "a hand-off that waits for its time-out: prefill says Failed when the client gave the request up there",
+    "remember_rooms": "a room begun again by a late or doubled message: both sides know the rooms that ended, also those aborted before their exchange came",
+    "refuse_duplicate": "two live requests with one room: the second is refused with an answer and the first goes on",
+    "repeat_abort": "a slot held for ever by a lost message: decode repeats its abort until prefill says that it drained",
+    "await_all_ranks": "commit of half a hand-off: Success counts once every prefill rank that writes has reported it; one Failed is enough",
+    "last_stage_aux": "placeholder row committed, or a slow stage's row in the next request's slot: only one rank of the last stage sends the row",
+    "min_over_ranks": "one decode rank commits what another fails: each request is ended as the lowest of all ranks' votes says",
+    "gate_before_min": "one decode rank commits while another still waits for its row: a rank votes for a commit only once the slot names a room",
+    "vote_on_data": "one decode rank aborts the row that another commits: a rank votes after it has checked the data, not on the status alone",
 }
 
-_V8 = Guards(requested_fields_only=True)
+# A live duplicate kills an engine of any release (sgl-project/sglang#40125); here that is a mutant of its own, not a preset.
+_V8 = Guards(requested_fields_only=True, refuse_duplicate=True, await_all_ranks=True, min_over_ranks=True)
 _V9 = msgspec.structs.replace(_V8, validate_room=True)
 _V12 = msgspec.structs.replace(_V9, copy_row=True)
-_V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True)
+_V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True, notify_failed=True, gate_before_min=True)
 _V20 = msgspec.structs.replace(_V13, drain_on_abort=True, terminal_failed=True)
 
 PRESETS: dict[str, Guards] = {

@@ -8,6 +8,7 @@ import msgspec
 
 from harness.protocol.guards import Guards
 from harness.protocol.layout import LayoutSpec
+from harness.protocol.ranks import Ranks
 
 Reorder = Literal["none", "random", "room_first"]
 
@@ -17,7 +18,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `late_fraction` of the hand-offs have the tail of their blocks held back by `delay_us` plus an exponential jitter with mean `jitter_us`,
     drawn from the seed for each room. `reorder` permutes the blocks first. `ack` sends the status only after the blocks are visible.
-    `connections` spreads the blocks of one hand-off (tcp).
+    `connections` spreads the blocks of one hand-off (tcp). `writer` tells the writers of one slot apart: each is late at times of its own.
     """
 
     name: str = "shm"
@@ -28,6 +29,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     jitter_us: float = 100.0
     reorder: Reorder = "none"
     host: str = "127.0.0.1"
+    writer: int = 0
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,3 +53,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     record: bool = True
     prefills: int = 1
     decodes: int = 1
+    """Processes of each role, all ranks counted."""
+    ranks: Ranks = Ranks()
+    faults: tuple[str, ...] = ()
+    """As in the scenario, all of them: a node carries out those that are its own (`harness.faults`)."""
+    mutants: tuple[str, ...] = ()
+    """Small named changes of the reference (`prefill_stub.mutants`, `decode_node.mutants`)."""

@@ -25,6 +25,8 @@ I32 = Annotated[int, Meta(ge=0, lt=1 << 31)]
 U16 = Annotated[int, Meta(ge=0, lt=1 << 16)]
 RoleId = Annotated[int, Meta(ge=0, le=3)]
 RoomId = Annotated[int, Meta(gt=0, le=(1 << 63) - 1)]
+AnyRoom = int
+"""What a client calls a room: anything that msgpack carries. The engine refuses what is none, with an answer."""
 
 
 class BadMessage(Exception):
@@ -34,7 +36,7 @@ class BadMessage(Exception):
 class Request(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Driver to prefill and decode: one hand-off. `wants` is a mask of `Wants`, `index` counts from 0."""
 
-    room: RoomId
+    room: AnyRoom
     attempt: I32
     wants: I32
     index: U64
@@ -86,10 +88,12 @@ class Drained(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
     room: RoomId
     tenure: I32
+    rank: I32 = 0
+    """Index of the prefill process that says so."""
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Decode to prefill: the room is gone."""
+    """Decode to prefill: the room is gone. `tenure` 0: it never had a slot. The answer is `Drained`; an abort may be repeated."""
 
     room: RoomId
     tenure: I32
@@ -107,7 +111,7 @@ class AuxData(msgspec.Struct, frozen=True, array_like=True, tag=8):
 class Result(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """Decode to driver: how the hand-off ended. `reason` 0 is a commit, else `Reason`."""
 
-    room: RoomId
+    room: AnyRoom
     index: U64
     reason: U16
     token: U64
@@ -187,9 +191,21 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=19):
     index: I32
 
 
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """Driver to prefill and decode: the client gave the request up."""
+
+    room: AnyRoom
+
+
+class Arm(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """Driver to node: begin with the faults of its settings, or stop (what was held back then comes within its bound)."""
+
+    armed: bool
+
+
 Message = (
     Request | Session | SessionAck | RoomExchange | Status | Drained | Abort | AuxData | Result | Register | Topology
-    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished
+    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished | Cancel | Arm
 )  # fmt: skip
 
 _ENCODE = msgspec.msgpack.Encoder().encode

@@ -15,7 +15,7 @@ from harness.protocol.rooms import draw, draw_from
 from harness.protocol.settings import TransportSettings
 from harness.transport.base import Block
 
-_LATE, _CUT, _JITTER, _ORDER = 1, 2, 3, 4
+_LATE, _CUT, _JITTER, _ORDER, _WRITER = 1, 2, 3, 4, 5
 _UNIT = 1.0 / (1 << 64)
 JITTER_CAP = 4.0
 """An exponential has no bound; here 4 means are one (one draw in 55 is cut)."""
@@ -38,8 +38,10 @@ class Lateness:
         self._late_state = draw(seed, _LATE)
         self._threshold = int(settings.late_fraction * (1 << 64))
 
-    def late(self, room: int, blocks: int) -> Late | None:
-        """Where and for how long the blocks of `room` are held back, or None."""
+    def late(self, room: int, blocks: int, writer: int = 0) -> Late | None:
+        """Where and for how long the blocks of `room` are held back, or None. Each `writer` draws for itself."""
+        if writer:
+            room = draw(_WRITER, writer, room)
         if draw_from(self._late_state, room) >= self._threshold:
             return None
         settings = self._settings

@@ -54,11 +54,12 @@ class ShmTarget:
 class _Mover(threading.Thread):
     """Moves late blocks when they are due. The source was copied when the write was posted: those bytes have left."""
 
-    def __init__(self, view: memoryview, record: Observer, wake: int) -> None:
+    def __init__(self, view: memoryview, record: Observer, wake: int, writer: int) -> None:
         super().__init__(name="mover", daemon=True)
         self._view = view
         self._record = record
         self._wake = wake
+        self._writer = writer
         self._due: list[tuple[float, int, Write, list[tuple[int, bytes, int]]]] = []
         self._serial = 0
         self._changed = threading.Condition()
@@ -97,7 +98,7 @@ class _Mover(threading.Thread):
         for offset, data, bit in copies:
             self._view[offset : offset + len(data)] = data
             bits |= bit
-        self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, flags=bits, a=begin)
+        self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, flags=bits, a=begin, b=self._writer)
         self.landed.append(write.key)
         os.eventfd_write(self._wake, 1)
 
@@ -116,6 +117,7 @@ class ShmChannel:
             raise TransportError(f"cannot map the region: {error}") from error
         self._view = self._memory.view
         self._ack = settings.ack
+        self._writer = settings.writer
         self._lateness = Lateness(settings, seed)
         self._plain = settings.reorder == "none"
         self._record = recorder("main")
@@ -127,7 +129,7 @@ class ShmChannel:
     def write(self, write: Write) -> Outcome:
         """Copy the blocks; POSTED (PENDING with ack) when some of them will land later."""
         blocks = write.blocks if self._plain else self._lateness.order(write.room, write.blocks)
-        late = self._lateness.late(write.room, len(blocks))
+        late = self._lateness.late(write.room, len(blocks), self._writer)
         now_blocks = blocks if late is None else blocks[: late.cut]
         if late is not None and any(offset + len(data) > len(self._view) for offset, data, _ in blocks):
             return Outcome.FAILED
@@ -141,12 +143,14 @@ class ShmChannel:
         except ValueError:
             return Outcome.FAILED  # out of bounds: the slice was shorter than the data, and nothing was copied
         if late is None:
-            self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, flags=bits, a=begin)
+            self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, flags=bits, a=begin, b=self._writer)
             return Outcome.DONE
         if now_blocks:
-            self._record.event(Verb.LANDED, write.room, write.slot, write.tenure, code=1, flags=bits, a=begin)
+            self._record.event(
+                Verb.LANDED, write.room, write.slot, write.tenure, code=1, flags=bits, a=begin, b=self._writer
+            )
         if self._mover is None:
-            self._mover = _Mover(view, self._recorder("mover"), self._wake)
+            self._mover = _Mover(view, self._recorder("mover"), self._wake, self._writer)
             self._mover.start()
         self._mover.post(time.monotonic() + late.delay_s, write, blocks[late.cut :])
         return Outcome.PENDING if self._ack else Outcome.POSTED

@@ -23,6 +23,7 @@ from harness.transport.tcp_frame import (
     MAGIC,
     MORE,
     WANT_ACK,
+    WRITER_SHIFT,
 )
 
 SEND_BACKLOG_MAX = 256 << 20
@@ -102,6 +103,7 @@ class TcpChannel:
     def __init__(self, settings: TransportSettings, descriptor: bytes, seed: int) -> None:
         """Connect; raises TransportError."""
         self._ack = settings.ack
+        self._writer = settings.writer << WRITER_SHIFT
         self._plain = settings.reorder == "none"
         self._lateness = Lateness(settings, seed)
         self._tickets = 0
@@ -171,7 +173,7 @@ class TcpChannel:
         entries = b"".join([ENTRY.pack(offset, len(data), bit) for offset, data, bit in blocks])
         data: list[bytes | memoryview] = [data for _, data, _ in blocks]
         size = HEAD.size + len(entries) + sum(map(len, data))
-        flags = (WANT_ACK if self._ack else 0) | (MORE if more else 0)
+        flags = (WANT_ACK if self._ack else 0) | (MORE if more else 0) | self._writer
         head = HEAD.pack(MAGIC, size, write.room, write.slot, write.tenure, len(blocks), flags, self._tickets)
         return [head + entries, *data]
 

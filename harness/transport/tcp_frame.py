@@ -13,6 +13,8 @@ ENTRY = struct.Struct("<QII")
 ACK = struct.Struct("<II")
 """ticket, 1 applied or 0 refused."""
 WANT_ACK, MORE = 1, 2
+WRITER_SHIFT = 8
+"""The flags' upper bits: which writer of the slot sent the frame."""
 FRAME_BYTES_MAX = 64 << 20
 FRAME_BLOCKS_MAX = 1000
 """Below the parts that one sendmsg takes (IOV_MAX, 1024 on Linux); more blocks go in several frames."""

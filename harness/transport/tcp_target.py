@@ -27,6 +27,7 @@ from harness.transport.tcp_frame import (
     MAGIC,
     MORE,
     WANT_ACK,
+    WRITER_SHIFT,
 )
 
 BUFFER_BYTES = 1 << 20
@@ -111,7 +112,7 @@ class Receiver:
             at += size
         if at != start + frame.size:
             raise _BadFrame
-        late = self._target.lateness.late(frame.room, frame.blocks)
+        late = self._target.lateness.late(frame.room, frame.blocks, frame.flags >> WRITER_SHIFT)
         applied = self._copy(frame, blocks, last=True) if late is None else self._copy_late(frame, blocks, late)
         if frame.flags & WANT_ACK:
             self._connection.sendall(ACK.pack(frame.ticket, applied))
@@ -142,7 +143,8 @@ class Receiver:
         verb = Verb.REFUSED if refusal else Verb.LANDED
         more = 1 if not last or frame.flags & MORE else 0
         slot = min(frame.slot, (1 << 31) - 1)
-        self._record.event(verb, frame.room, slot, frame.tenure, code=refusal or more, flags=bits, a=begin)
+        writer = frame.flags >> WRITER_SHIFT
+        self._record.event(verb, frame.room, slot, frame.tenure, code=refusal or more, flags=bits, a=begin, b=writer)
         target.refused += bool(refusal)
         return not refusal
 

@@ -52,6 +52,7 @@ def test_once_it_is_dead_the_slot_is_free() -> None:
     assert _held(engine) == 1  # that was another prefill
     engine.lose_prefill(0, 2.0, dead=True)
     assert _held(engine) == 0
+    engine.gain_prefill(1)
     engine.admit(wire.Request(78, 0, 0, 1, 1, 0), 3.0)
     assert _held(engine) == 1
 

@@ -22,6 +22,11 @@ ON = {
 }  # fmt: skip
 """Up to 0.5.8 no room in the row; 0.5.9 room checked; views up to 0.5.10, clones from 0.5.12; 0.5.13 room cleared on free and ABORT sent;
 0.5.20 deferred release and Failed terminal."""
+for (
+    _name,
+    _guards,
+) in ON.items():  # of ranks: awaited and agreed on in every release, with the gate before the minimum from 0.5.13 on
+    _guards |= {"await_all_ranks", "min_over_ranks"} | ({"gate_before_min"} if _name not in {"sglang-0.5.8", "sglang-0.5.9", "sglang-0.5.12"} else set())
 
 
 def _on(record: guards.Guards) -> set[str]:

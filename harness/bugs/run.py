@@ -1,0 +1,119 @@
+"""Runs records of the catalogue: the mutant must show its anomaly, the hardened reference must be valid in the same scenario."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from harness.bugs.catalogue import scenario
+from harness.bugs.record import Bug
+from harness.live import Quiet
+from harness.runfolder import RunFolder
+from harness.scenario import Scenario, Topology
+from harness.session import Session
+from harness.stress import Outcome, expectations, judge
+
+
+@dataclass
+class Result:
+    """What came of one record. `caught` and `reference_clean` hold over all seeds; `caught_seeds` of `seeds` were caught."""
+
+    id: str
+    kind: str
+    anomaly: str
+    caught: bool
+    reference_clean: bool
+    seconds: float
+    seeds: int = 1
+    caught_seeds: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    """All anomalies of the mutant's last run."""
+    reference: dict[str, int] = field(default_factory=dict)
+    reference_verdict: str = "valid"
+    runs: list[str] = field(default_factory=list)
+    """Folders of the last mutant's and the last reference's run."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+class Runner:
+    """Keeps the nodes of a topology from run to run; starts new ones when they were lost, as some mutants do."""
+
+    def __init__(self, runs: Path, command: list[str]) -> None:
+        """Nothing started."""
+        self._runs, self._command = runs, command
+        self._stack = ExitStack()
+        self._session: Session | None = None
+        self._clean: dict[bytes, Outcome] = {}
+
+    def __enter__(self) -> Self:
+        """Return the runner."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the nodes."""
+        self._stack.close()
+
+    def _nodes(self, topology: Topology) -> Session:
+        session = self._session
+        if session is None or session.broken or session.topology != topology:
+            self._stack.close()
+            self._stack = ExitStack()
+            session = self._session = self._stack.enter_context(Session(topology, self._runs / "bugs-logs"))
+        return session
+
+    def run(self, chosen: Scenario) -> Outcome:
+        """One run, judged."""
+        folder = RunFolder.create(self._runs, chosen, expectations(chosen), self._command)
+        self._nodes(chosen.topology).run(chosen, folder, Quiet())
+        return judge(folder)
+
+    def reference(self, chosen: Scenario) -> Outcome:
+        """The reference's run; records that share a scenario share it."""
+        key = msgspec.json.encode(msgspec.structs.replace(chosen, name="reference"))
+        if key not in self._clean:
+            self._clean[key] = self.run(chosen)
+        return self._clean[key]
+
+
+def run_one(runner: Runner, bug: Bug, seeds: Sequence[int]) -> Result:
+    """Run one record over `seeds`."""
+    began = time.monotonic()
+    result = Result(bug.id, bug.kind, bug.anomaly, caught=True, reference_clean=True, seconds=0.0, seeds=len(seeds))
+    for seed in seeds:
+        mutant = runner.run(scenario(bug, mutant=True, seed=seed))
+        result.found = _found(mutant)
+        result.caught_seeds += bug.anomaly in result.found
+        clean = runner.reference(scenario(bug, mutant=False, seed=seed))
+        if clean.report.verdict != "valid":
+            result.reference_clean = False
+            result.reference_verdict, result.reference = clean.report.verdict, _found(clean)
+        result.runs = [str(mutant.folder.path), str(clean.folder.path)]
+    result.caught = result.caught_seeds == len(seeds)
+    result.seconds = round(time.monotonic() - began, 2)
+    return result
+
+
+def _found(outcome: Outcome) -> dict[str, int]:
+    return {anomaly.name: anomaly.count for anomaly in outcome.report.anomalies}
+
+
+def run_all(
+    bugs: Sequence[Bug], seeds: Sequence[int], runs: Path, command: list[str], tell: Callable[[Result], None]
+) -> list[Result]:
+    """Run records, those of one topology together; `tell` hears of each at once."""
+    ordered = sorted(bugs, key=lambda bug: int(bug.changes.get("topology.prefill", 1)))
+    results = []
+    with Runner(runs, command) as runner:
+        for bug in ordered:
+            results.append(run_one(runner, bug, seeds))
+            tell(results[-1])
+    return results

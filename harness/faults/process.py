@@ -1,0 +1,171 @@
+"""Faults of processes: kill and start again, stop and continue, slow down. Carried out by the driver on nodes that it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+
+from harness.faults.plan import Rule
+from harness.faults.spec import Fault
+from harness.history.event import FaultEvent, FaultKind, Role
+from harness.history.recorder import Observer
+
+Node = tuple[int, int]
+PULSE_S = 0.01
+_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW)
+_ROLES = {"prefill": (Role.PREFILL,), "decode": (Role.DECODE,), "any": (Role.PREFILL, Role.DECODE)}
+
+
+class Hands:
+    """What a process fault needs of the driver."""
+
+    def nodes(self) -> list[Node]:
+        """Nodes that serve now."""
+        raise NotImplementedError
+
+    def pid(self, node: Node) -> int:
+        """Process id."""
+        raise NotImplementedError
+
+    def kill(self, node: Node) -> None:
+        """SIGKILL, and start it again once it is gone and `revive` was called."""
+        raise NotImplementedError
+
+    def revive(self, node: Node) -> None:
+        """Start it again as soon as its end was seen."""
+        raise NotImplementedError
+
+    def serving(self, node: Node) -> bool:
+        """Whether it takes requests (again)."""
+        raise NotImplementedError
+
+
+class ProcessFaults:
+    """What the scenario's faults do to processes."""
+
+    def __init__(self, faults: Iterable[Fault], seed: int, record: Observer, hands: Hands) -> None:
+        """Not armed."""
+        mine = [fault for fault in faults if fault.kind.number in _KINDS]
+        make: dict[FaultKind, Callable[[Rule, Hands], _Process]] = {
+            FaultKind.KILL: _Kill,
+            FaultKind.STOP: _Stop,
+            FaultKind.SLOW: _Slow,
+        }
+        self._each = [make[fault.kind.number](Rule(fault, seed, record), hands) for fault in mine]
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to do at all."""
+        return bool(self._each)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a node is hit now."""
+        return any(fault.node is not None for fault in self._each)
+
+    @property
+    def stopped(self) -> set[Node]:
+        """Nodes that cannot give a sign of life, though they live."""
+        return {fault.node for fault in self._each if fault.node is not None and not isinstance(fault, _Kill)}
+
+    def arm(self, now: float, *, armed: bool) -> None:
+        """The load begins, or the faults heal: what is stopped goes on, what is killed is started at once."""
+        for fault in self._each:
+            fault.arm(now, armed=armed)
+
+    def step(self, now: float) -> float:
+        """Carry on; returns how many seconds there will be nothing to do, at most 0.05."""
+        for fault in self._each:
+            fault.step(now, self._hit_by_others(fault))
+        return PULSE_S if self._each else 0.05
+
+    def _hit_by_others(self, fault: _Process) -> set[Node]:
+        return {other.node for other in self._each if other is not fault and other.node is not None}
+
+
+class _Process:
+    """One fault: now and then it hits a node, for a while."""
+
+    def __init__(self, rule: Rule, hands: Hands) -> None:
+        self.node: Node | None = None
+        self._rule, self._hands = rule, hands
+        self._due = self._until = 0.0
+        self._turn = 0
+
+    def arm(self, now: float, *, armed: bool) -> None:
+        self._rule.arm(now, armed=armed)
+        self._due = now + self._rule.fault.f("every_s")
+        self._until = min(self._until, now) if not armed else self._until
+
+    def step(self, now: float, taken: set[Node]) -> None:
+        if self.node is not None:
+            if self._goes_on(now, self.node):
+                return
+            self._hit(self.node, FaultEvent.END)
+            self.node, self._due = None, now + self._rule.fault.f("every_s")
+        elif self._rule.active(now) and now >= self._due:
+            self._begin(now, taken)
+
+    def _begin(self, now: float, taken: set[Node]) -> None:
+        roles = _ROLES[self._rule.fault.s("node")]
+        role = roles[self._turn % len(roles)]
+        nodes = sorted(node for node in self._hands.nodes() if node[0] == role and node not in taken)
+        if not nodes:
+            return
+        self.node = nodes[self._turn // len(roles) % len(nodes)]
+        self._turn += 1
+        self._until = now + self._rule.fault.f("for_ms") * 1e-3
+        self._hit(self.node, FaultEvent.BEGIN)
+        self._strike(self.node)
+
+    def _hit(self, node: Node, event: FaultEvent) -> None:
+        self._rule.hit(node=node[0] << 32 | node[1], event=event)
+
+    def _strike(self, node: Node) -> None:
+        raise NotImplementedError
+
+    def _goes_on(self, now: float, node: Node) -> bool:
+        raise NotImplementedError
+
+
+class _Kill(_Process):
+    _revived = False
+
+    def _strike(self, node: Node) -> None:
+        self._revived = False
+        self._hands.kill(node)
+
+    def _goes_on(self, now: float, node: Node) -> bool:
+        if now >= self._until and not self._revived:
+            self._revived = True
+            self._hands.revive(node)
+        return not (self._revived and self._hands.serving(node))
+
+
+class _Stop(_Process):
+    def _strike(self, node: Node) -> None:
+        os.kill(self._hands.pid(node), signal.SIGSTOP)
+
+    def _goes_on(self, now: float, node: Node) -> bool:
+        if now < self._until:
+            return True
+        os.kill(self._hands.pid(node), signal.SIGCONT)
+        return False
+
+
+class _Slow(_Process):
+    _halted = False
+    _toggle = 0.0
+
+    def _strike(self, node: Node) -> None:
+        del node  # the first pulse comes with the next step
+        self._halted, self._toggle = False, 0.0
+
+    def _goes_on(self, now: float, node: Node) -> bool:
+        over = now >= self._until
+        if self._halted if over else now >= self._toggle:
+            self._toggle = now + PULSE_S
+            self._halted = not self._halted
+            os.kill(self._hands.pid(node), signal.SIGSTOP if self._halted else signal.SIGCONT)
+        return not over

@@ -1,0 +1,30 @@
+"""Which processes of an instance a message of the router goes to, and which instances can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from harness.protocol import wire
+from harness.protocol.ranks import Ranks
+
+Node = tuple[int, int]
+"""(Role, index)."""
+
+
+def addressed(ranks: Ranks, node: Node, message: wire.Message) -> Iterable[int]:
+    """Indices of the processes that `message` to `node` is for: of an instance those that a request enters at, all, or the one alone."""
+    kind = type(message)
+    if ranks.single:
+        return (node[1],)
+    if kind is wire.Request:
+        return ranks.entries(*node)
+    if kind is wire.Cancel or kind is wire.Arm:
+        return ranks.members(*node)
+    return (node[1],)
+
+
+def serving(ranks: Ranks, role: int, there: Iterable[Node]) -> list[Node]:
+    """Instances of a role of which every rank is among `there`, by their leaders, in order."""
+    indices = {index for found, index in there if found == role}
+    leaders = sorted({ranks.leader(role, index) for index in indices})
+    return [(role, leader) for leader in leaders if indices.issuperset(ranks.members(role, leader))]

@@ -1,0 +1,77 @@
+"""Instances of several ranks, each a process: hardened is valid on them, a released protocol is not, and a mutant is caught."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.cli import handoff, start
+
+pytestmark = pytest.mark.integration
+DEADLINE_S = 420.0
+"""A dozen processes on two busy cores need long to start."""
+PATIENCE = (
+    "--set",
+    "limits.start_timeout_s=240",
+    "--set",
+    "limits.request_timeout_s=60",
+    "--set",
+    "limits.transfer_timeout_s=30",
+)
+STAGES = ("--prefill-pp", "4", "--set", "engine.layers=4", "--concurrency", "64", "--slots", "64")
+RANKS = ("--prefill-tp", "2", "--prefill-pp", "2", "--decode-tp", "2")
+WIDE = ("--set", "transport.late_fraction=0.1")
+
+
+def _stress(runs: Path, *arguments: str) -> dict[str, Any]:
+    process = start(runs, "stress", "--quiet", "--json", *PATIENCE, *arguments)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode in {0, 1, 3}, err
+    return {**json.loads(out), "code": process.returncode}
+
+
+def _names(results: dict[str, Any]) -> set[str]:
+    return {anomaly["name"] for anomaly in results["anomalies"]}
+
+
+def _authors(results: dict[str, Any]) -> set[str]:
+    return {name for anomaly in results["anomalies"] for name in anomaly["detail"]}
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_four_stages_that_write_one_slot(tmp_path: Path, transport: str) -> None:
+    """sgl-project/sglang#22716: every stage sends the row; with one of the last stage sending it, nothing goes wrong."""
+    common = (*STAGES, *WIDE, "--requests", "2000", "--transport", transport)
+    released = _stress(tmp_path, *common, "--guards", "sglang-0.5.20")
+    assert released["code"] == 1
+    assert released["wrong_data"] + released["mismatch_aborts"] > 0
+    assert "pipeline stage before the last" in _authors(released)
+    hardened = _stress(tmp_path, *common)
+    assert hardened["anomalies"] == []
+    assert hardened["committed"] == 2200
+    assert hardened["leaked"] == hardened["other_aborts"] == 0
+
+
+def test_ranks_on_both_sides(tmp_path: Path) -> None:
+    results = _stress(tmp_path, *RANKS, *WIDE, "--decode", "2", "--requests", "1500")
+    assert results["anomalies"] == []
+    assert results["committed"] == 1700
+    assert len(results["ranks"]) == 4 + 4
+    assert results["ranks"]["decode-3"] == "instance 1, tp 1"
+    assert not list((tmp_path / "latest" / "history").glob("*.group"))
+
+
+def test_decode_ranks_that_do_not_agree_are_caught(tmp_path: Path) -> None:
+    common = ("--prefill-tp", "2", "--decode-tp", "2", "--requests", "2000", "--fault", "abort:fraction=0.3")
+    mutant = _stress(tmp_path, *common, "--guards", "hardened,-min_over_ranks")
+    assert "outcome-mismatch" in _names(mutant)
+    assert _stress(tmp_path, *common)["anomalies"] == []
+
+
+def test_bad_sizes_are_told_in_one_line(tmp_path: Path) -> None:
+    ended = handoff(tmp_path, "stress", "--decode-tp", "2")
+    assert ended.code == 2
+    assert ended.err == "handoff: topology.prefill_tp: 1 is not allowed; use a multiple of topology.decode_tp (2)\n"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,118 @@
+"""Who writes what to whom: every byte of every page has exactly one writer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness import scenario
+from harness.errors import FieldError
+from harness.history.event import Role
+from harness.protocol.guards import PRESETS, parse
+from harness.protocol.ranks import Ranks, placeholder, shard
+
+LAYERS, PAGE_BYTES = 5, 136
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, LAYERS))
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(0, 2), st.integers(0, 2))
+def test_every_byte_of_a_decode_ranks_pages_has_one_writer(sizes: tuple[int, int, int], at: int, to: int) -> None:
+    decode_tp, group, pp = sizes
+    ranks = Ranks(prefill_tp=decode_tp * group, prefill_pp=pp, decode_tp=decode_tp)
+    leader = at * ranks.count(Role.PREFILL)
+    for decode in ranks.members(Role.DECODE, to * decode_tp):
+        written: Counter[tuple[int, int]] = Counter()
+        writers = ranks.writers(leader, decode)
+        for writer in writers:
+            assert ranks.decode_rank(writer) == ranks.rank(Role.DECODE, decode)
+            assert ranks.leader(Role.PREFILL, writer) == leader
+            first, end = ranks.share(writer, PAGE_BYTES)
+            written.update((layer, byte) for layer in ranks.layers(writer, LAYERS) for byte in range(first, end))
+        assert len(writers) == group * pp == len(set(writers))
+        assert set(written) == {(layer, byte) for layer in range(LAYERS) for byte in range(PAGE_BYTES)}
+        assert set(written.values()) == {1}
+
+
+@settings(deadline=None)
+@given(SIZES)
+def test_each_prefill_process_writes_to_one_decode_rank(sizes: tuple[int, int, int]) -> None:
+    decode_tp, group, pp = sizes
+    ranks = Ranks(prefill_tp=decode_tp * group, prefill_pp=pp, decode_tp=decode_tp)
+    named = [writer for decode in range(decode_tp) for writer in ranks.writers(0, decode)]
+    assert sorted(named) == list(ranks.members(Role.PREFILL, 0))
+
+
+def test_stages_follow_each_other_and_the_last_one_leads() -> None:
+    ranks = Ranks(prefill_tp=2, prefill_pp=3)
+    second = range(6, 12)
+    assert [ranks.stage(index) for index in second] == [0, 0, 1, 1, 2, 2]
+    assert [index for index in second if ranks.is_last(index)] == [10, 11]
+    assert ranks.next_stage(7) == 9
+    assert list(ranks.entries(Role.PREFILL, 6)) == [6, 7]
+    assert [ranks.part(index) for index in second] == [0, 1, 0, 1, 0, 1]
+    assert ranks.leader(Role.PREFILL, 11) == 6
+    assert ranks.writers(9, 0) == tuple(second)
+
+
+def test_one_rank_each_is_what_it_was() -> None:
+    ranks = Ranks()
+    assert ranks.single
+    assert not Ranks(prefill_pp=2).single
+    assert ranks.writers(3, 5) == (3,)
+    assert ranks.is_last(3)
+    assert ranks.leader(Role.DECODE, 5) == 5
+    assert ranks.share(3, 1024) == (0, 1024)
+    assert list(ranks.layers(3, 2)) == [0, 1]
+
+
+def test_payloads_of_ranks_and_stages_differ() -> None:
+    marked = {shard(0, rank) for rank in range(64)} | {placeholder(0, stage) for stage in range(64)}
+    assert len(marked) == 64 + 64
+    assert max(marked) < 1 << 31
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"topology.decode_tp": 2}, "topology.prefill_tp"),
+        ({"topology.decode_tp": 2, "topology.prefill_tp": 3}, "topology.prefill_tp"),
+        ({"topology.prefill_pp": 3}, "topology.prefill_pp"),
+        ({"topology.prefill_tp": 4, "engine.page_bytes": 24}, "topology.prefill_tp"),
+        ({"topology.prefill": 64, "topology.prefill_tp": 8}, "topology.prefill"),
+        ({"topology.prefill_tp": 0}, "topology.prefill_tp"),
+        ({"topology.decode_tp": 2, "topology.prefill_tp": 2, "faults": ["kill:node=any"]}, "topology.decode_tp"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        scenario.load(None, changes)
+    assert str(caught.value).startswith(f"{field}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scenario_says_how_many_processes_there_are() -> None:
+    changes = {"topology.prefill": 2, "topology.prefill_tp": 4, "topology.prefill_pp": 2, "topology.decode": 3}
+    topology = scenario.load(None, {**changes, "topology.decode_tp": 2}).topology
+    assert topology.processes == (16, 6)
+    assert topology.ranks == Ranks(prefill_tp=4, prefill_pp=2, decode_tp=2)
+
+
+def test_releases_await_all_ranks_and_take_the_minimum_but_send_the_row_from_every_stage() -> None:
+    for name, guards in PRESETS.items():
+        assert guards.await_all_ranks, name
+        assert guards.min_over_ranks, name
+        assert guards.last_stage_aux is guards.vote_on_data is (name == "hardened"), name
+    assert not parse("sglang-0.5.12").gate_before_min
+    assert parse("sglang-0.5.13").gate_before_min
+
+
+def test_processes_are_told_apart_in_results() -> None:
+    names = Ranks(prefill_tp=2, prefill_pp=2, decode_tp=2).names(2, 1)
+    assert len(names) == 8 + 2
+    assert names["prefill-7"] == "instance 1, stage 1, tp 1"
+    assert names["decode-1"] == "instance 0, tp 1"
+    assert Ranks().names(4, 4) == {}
