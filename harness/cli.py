@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import zmq
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -20,6 +21,7 @@ from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE,
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
 EXIT_INTERRUPTED = 130
+ENVIRONMENT = " Options may also come from the environment: HANDOFF_GUARDS=hardened is --guards hardened."
 EXITS = "Exit 0 valid, 1 invalid, 2 usage, 3 unknown, 4 harness error."
 
 
@@ -29,7 +31,7 @@ def app() -> None:
     """Stress the prefill/decode hand-off with real processes and judge the recorded history."""
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS + ENVIRONMENT, context_settings={"auto_envvar_prefix": "HANDOFF"})
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`.")
 @click.option("--transport", metavar="NAME", help="shm or tcp (default shm).")
@@ -39,7 +41,9 @@ def app() -> None:
 @click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
 @click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
 @click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
-@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable.")
+@click.option(
+    "--set", "changes", envvar="HANDOFF_SET", metavar="FIELD=VALUE", multiple=True, help="Any field; repeatable."
+)
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
     metavar="DIR", help="Where run folders go.",
@@ -47,30 +51,42 @@ def app() -> None:
 @click.option("--registry", metavar="ADDRESS", help="Use nodes started by hand: ZMQ address of their registry.")
 @click.option("--inbox", metavar="ADDRESS", default="tcp://127.0.0.1:*", help="With --registry: ZMQ address to bind.")
 @click.option("--cluster", metavar="NAME", default="handoff", help="With --registry: the nodes' --cluster.")
+@click.option(
+    "--leave-as", metavar="NAME", help="With --registry: nodes leave after the run only if NAME is this host."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def stress(
     context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
-    registry: str | None, inbox: str, cluster: str, **options: str | None,
+    registry: str | None, inbox: str, cluster: str, leave_as: str | None, **options: str | None,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
     from harness import report as reports  # noqa: PLC0415  keeps `handoff --help` quick
     from harness import scenario as scenarios  # noqa: PLC0415
     from harness import stress as stresses  # noqa: PLC0415
     from harness.live import display  # noqa: PLC0415
-    from harness.session import Attach  # noqa: PLC0415
 
     wanted: dict[str, Any] = dict(map(scenarios.parse_set, changes))
     for option, field in _FIELDS.items():
         if options[option] is not None:
             wanted |= [scenarios.parse_set(f"{field}={options[option]}")]
     chosen = scenarios.load(scenario, wanted)
+    command = ["handoff", *context.obj, *_from_environment(context)]
+    attach = None
+    if registry:
+        from harness.attach import found  # noqa: PLC0415
+
+        attach, there = found(registry, inbox, cluster, leave_as, chosen.limits.start_timeout_s)
+        adopted = there.fitted(scenarios.load(scenario, wanted, there.defaults))
+        command += there.differences(chosen, adopted)
+        chosen = adopted
     progress = display(Console(stderr=True), quiet=quiet)
-    attach = Attach(registry, inbox, cluster) if registry else None
-    outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
-    page = outcome.folder.path / "report.html"
-    reports.write(page, reports.render(outcome.folder.path, "html"))
+
+    def page(outcome: stresses.Outcome) -> None:
+        reports.write(outcome.folder.path / "report.html", reports.render(outcome.folder.path, "html"))
+
+    outcome = stresses.run(chosen, runs, command, progress, attach, page)
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
 
@@ -85,6 +101,17 @@ _FIELDS = {
     "slots": "engine.slots",
     "seed": "seed",
 }
+
+
+def _from_environment(context: click.Context) -> list[str]:
+    """Options that came by environment, as they would be given: a run's command must repeat it elsewhere."""
+    given: list[str] = []
+    for name in (*_FIELDS, "changes"):
+        if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+            value = context.params[name]
+            option = "--set" if name == "changes" else f"--{name}"
+            given += [part for one in (value if name == "changes" else [value]) for part in (option, one)]
+    return given
 
 
 @app.command(epilog=EXITS)

@@ -154,8 +154,11 @@ _ENUMS = {
 }
 
 
-def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
-    """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked."""
+def load(path: Path | None, changes: dict[str, Any], otherwise: dict[str, Any] | None = None) -> Scenario:
+    """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked.
+
+    `otherwise` has values for fields that neither the file nor `changes` names.
+    """
     tree: dict[str, Any] = {}
     if path is not None:
         try:
@@ -166,6 +169,10 @@ def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
             raise UsageError(f"scenario {path}: not TOML: {error}") from error
     for field, value in changes.items():
         _put(tree, field, value)
+    for field, value in (otherwise or {}).items():
+        table, _, key = field.rpartition(".")
+        if key not in (tree.get(table, {}) if table else tree):
+            _put(tree, field, value)
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
