@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: stress test unit lint types bench clean
+.PHONY: stress test unit lint types bench wheels compose-test clean
 
 stress: $(READY)
 	$(BIN)/handoff stress $(ARGS)
@@ -28,12 +28,23 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/hadolint Dockerfile
 
 types: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
 	$(BIN)/python benchmarks/handoffs.py $(ARGS)
+
+# Everything the image needs, for a build without a network or where the default index has no CPU build of torch.
+wheels: $(READY)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest wheels --only-binary :all: --python-version 3.11 \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) --constraint constraints.txt "$$(grep '^torch==' constraints.txt)" "setuptools>=77" \
+		$$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'])")
+
+# Says SKIPPED, and make fails, where no Docker engine can be had.
+compose-test:
+	bash .ci/engine.sh $(PYTHON) tests/compose/run.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

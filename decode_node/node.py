@@ -46,7 +46,7 @@ class DecodeNode(Shell):
         """Allocate memory, expose it, build the engine, ask every prefill node for a session."""
         transport = registry.get(settings.transport.name)
         layout = Layout(settings.decode_layout)
-        self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
+        self._memory = self._region(layout, named=settings.transport.name == "shm")
         buffers = self._buffers = Buffers(self._memory, layout)
         owners = Ownership(settings.decode_layout.slots, enforce=settings.guards.tenure_on_writes)
         self._target = transport.target(settings.transport, self._memory, owners, settings.seed, streams)
@@ -91,6 +91,13 @@ class DecodeNode(Shell):
     @property
     def _on_network(self) -> bool:
         return self.inbox.address.startswith("tcp://")
+
+    def _region(self, layout: Layout, *, named: bool) -> Memory:
+        """Where writers land; `named` where they map it and cannot reach it through this process's descriptors."""
+        name = f"handoff-{self.name}"
+        if named and self.shm_dir is not None:
+            return Memory.create_named(self.shm_dir, name, layout.size_bytes)
+        return Memory.create(name, layout.size_bytes)
 
     def _request_sessions(self, now: float) -> None:
         """Ask every prefill that has not answered; again now and then, since it may not have known our address yet."""
@@ -172,6 +179,8 @@ class DecodeNode(Shell):
             self.answer(f"prefill-{message.prefill} opened no session: {message.error}")
             return
         self._sessions.add(message.prefill)
+        if self.ready() and self._memory is not None:
+            self._memory.unlink()  # every writer has mapped it
         self.announce()
 
     def _apply_aux(self, message: wire.AuxData, raw: bytes) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import zmq
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -18,11 +19,12 @@ from harness import __version__
 from harness.bugs.cli import bugs
 from harness.cli_matrix import bisect, matrix
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
-from harness.options import changes_of, scenario_options
+from harness.options import OPTION_FIELDS, changes_of, scenario_options
 from harness.sweep.commands import sweep, tune
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
 EXIT_INTERRUPTED = 130
+ENVIRONMENT = " Options may also come from the environment: HANDOFF_GUARDS=hardened is --guards hardened."
 EXITS = "Exit 0 valid, 1 invalid, 2 usage, 3 unknown, 4 harness error."
 
 
@@ -32,33 +34,58 @@ def app() -> None:
     """Stress the prefill/decode hand-off with real processes and judge the recorded history."""
 
 
-@app.command(epilog=EXITS)
+@app.command(epilog=EXITS + ENVIRONMENT, context_settings={"auto_envvar_prefix": "HANDOFF"})
 @scenario_options
 @click.option("--registry", metavar="ADDRESS", help="Use nodes started by hand: ZMQ address of their registry.")
 @click.option("--inbox", metavar="ADDRESS", default="tcp://127.0.0.1:*", help="With --registry: ZMQ address to bind.")
 @click.option("--cluster", metavar="NAME", default="handoff", help="With --registry: the nodes' --cluster.")
+@click.option(
+    "--leave-as", metavar="NAME", help="With --registry: nodes leave after the run only if NAME is this host."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print results.json instead of text.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.pass_context
 def stress(
     context: click.Context, /, scenario: Path | None, changes: tuple[str, ...], runs: Path, *, as_json: bool, quiet: bool,
-    registry: str | None, inbox: str, cluster: str, **options: Any,
+    registry: str | None, inbox: str, cluster: str, leave_as: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run a stress scenario (a TOML file; without one, the defaults) and judge it."""
     from harness import report as reports  # noqa: PLC0415  keeps `handoff --help` quick
     from harness import scenario as scenarios  # noqa: PLC0415
     from harness import stress as stresses  # noqa: PLC0415
     from harness.live import display  # noqa: PLC0415
-    from harness.session import Attach  # noqa: PLC0415
 
-    chosen = scenarios.load(scenario, changes_of(changes, options))
+    wanted = changes_of(changes, options)
+    chosen = scenarios.load(scenario, wanted)
+    command = ["handoff", *context.obj, *_from_environment(context)]
+    attach = None
+    if registry:
+        from harness.attach import found  # noqa: PLC0415
+
+        attach, there = found(registry, inbox, cluster, leave_as, chosen.limits.start_timeout_s)
+        adopted = there.fitted(scenarios.load(scenario, wanted, there.defaults))
+        command += there.differences(chosen, adopted)
+        chosen = adopted
     progress = display(Console(stderr=True), quiet=quiet)
-    attach = Attach(registry, inbox, cluster) if registry else None
-    outcome = stresses.run(chosen, runs, ["handoff", *context.obj], progress, attach)
-    page = outcome.folder.path / "report.html"
-    reports.write(page, reports.render(outcome.folder.path, "html"))
+
+    def page(outcome: stresses.Outcome) -> None:
+        reports.write(outcome.folder.path / "report.html", reports.render(outcome.folder.path, "html"))
+
+    outcome = stresses.run(chosen, runs, command, progress, attach, page)
     _print(outcome.results, as_json=as_json)
     context.exit(EXIT_OF[outcome.report.verdict])
+
+
+def _from_environment(context: click.Context) -> list[str]:
+    """Options that came by environment, as they would be given: a run's command must repeat it elsewhere."""
+    given: list[str] = []
+    several = {"changes": "--set", "faults": "--fault"}
+    for name in (*OPTION_FIELDS, *several):
+        if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
+            value = context.params[name]
+            option = several.get(name) or f"--{name.replace('_', '-')}"
+            given += [part for one in (value if name in several else [value]) for part in (option, one)]
+    return given
 
 
 @app.command(epilog=EXITS)

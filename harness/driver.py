@@ -6,8 +6,10 @@ It is the router and the client in one: it draws rooms and sends each request to
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -44,6 +46,8 @@ class Driver:
         self.cluster = cluster
         self.record = record
         self.tick = tick
+        self.incarnation = int(time.time()) if isinstance(cluster, External) else 1
+        """Nodes that others started may have seen a driver before this one; a later one has a higher number."""
         self.context: zmq.Context[Any] = zmq.Context()
         self._envelope = wire.envelope(cluster_tag(cluster.name))
         self.inbox = Inbox(self.context, cluster.address("driver"), self._envelope)
@@ -210,6 +214,30 @@ class Driver:
             self._registry.send(wire.Finish(leave=True))
         self.record.event(Verb.PHASE, code=Phase.FINISHED)
 
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """Keep the nodes company while the caller does something long: signs of life come from a thread, which owns the sockets until then."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(BEAT_S):
+                self._send_beats()
+                self.inbox.drain()
+
+        thread = threading.Thread(target=beat, name="beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def farewell(self, *, leave: bool) -> None:
+        """To nodes that are not this process's own: leave once it has ended, or forget it and wait for the next driver."""
+        word = wire.Finish(leave=True) if leave else wire.Gone(Role.DRIVER, 0, self.incarnation)
+        for outbox in (*self._peers.values(), self._registry):
+            outbox.send(word)
+
     @property
     def slots_in_use(self) -> tuple[int, int]:
         """(held, all) over the decode nodes, as they last said."""
@@ -274,12 +302,14 @@ class Driver:
             issued += 1
         return issued
 
+    def _send_beats(self) -> None:
+        beat = wire.Beat(Role.DRIVER, 0, self.incarnation)
+        for outbox in (*self._peers.values(), self._registry):
+            outbox.send(beat)
+
     def _housekeeping(self, now: float) -> None:
         self._next_beat = now + 0.05
-        beat = wire.Beat(Role.DRIVER, 0, 1)
-        for outbox in self._peers.values():
-            outbox.send(beat)
-        self._registry.send(beat)
+        self._send_beats()
         if self._load is not None:
             self._record_info(self._load.overdue(now), Reason.DRIVER_TIMEOUT)
         if now >= self._next_gauge:
@@ -386,7 +416,7 @@ class Driver:
             now = time.monotonic()
             if now >= next_hello:
                 next_hello = now + BEAT_S
-                self._registry.send(wire.Register(Role.DRIVER, 0, 1, 0, self.inbox.address))
+                self._registry.send(wire.Register(Role.DRIVER, 0, self.incarnation, 0, self.inbox.address))
             self._poller.poll(20)
             self._take(now)
             if now >= self._next_beat:

@@ -42,9 +42,9 @@ _SCENARIO: tuple[Decorator, ...] = (
     click.option("--decode-tp", metavar="N", help="Tensor parallel ranks of each decode instance (default 1)."),
     click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32)."),
     click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1)."),
-    click.option("--fault", "faults", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable."),
+    click.option("--fault", "faults", envvar="HANDOFF_FAULTS", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable."),
     click.option(
-        "--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable."
+        "--set", "changes", envvar="HANDOFF_SET", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable."
     ),
     click.option(
         "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,

@@ -5,9 +5,11 @@ As SGLang's bootstrap server, but pushed instead of asked: at each change everyb
 
 from __future__ import annotations
 
+import itertools
+import math
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import zmq
@@ -18,6 +20,10 @@ from harness.node.post import Outbox
 from harness.node.shell import BEAT_S, DRIVER, LOST_S, Address, Shell
 from harness.protocol import wire
 
+CLAIM_S = 60.0
+"""An index that was given out is kept so long for a node that does not register."""
+CLAIMS_MAX = 4096
+
 
 class RegistryCore:
     """Sans-I/O: who is registered, and what everybody is told. Times in seconds."""
@@ -26,6 +32,25 @@ class RegistryCore:
         """Nobody is there."""
         self.nodes: dict[Address, wire.Register] = {}
         self._seen: dict[Address, float] = {}
+        self._claims: dict[int, tuple[Address, float]] = {}
+        """Token to the address that was given out for it, and when it was last asked for."""
+
+    def claim(self, message: wire.Claim, now: float) -> int | None:
+        """The lowest index of that role that nobody has; the same token gets the same again. None when too many ask at once."""
+        self._claims = {
+            token: given for token, given in self._claims.items() if given[0] in self.nodes or now - given[1] <= CLAIM_S
+        }
+        known = self._claims.get(message.token)
+        if known is None and len(self._claims) >= CLAIMS_MAX:
+            return None
+        taken = {*self.nodes, *(address for address, _ in self._claims.values())}
+        free = (index for index in itertools.count() if (message.role, index) not in taken)
+        index = known[0][1] if known else next(free)
+        self._claims[message.token] = ((message.role, index), now)
+        return index
+
+    def _release(self, key: Address) -> None:
+        self._claims = {token: given for token, given in self._claims.items() if given[0] != key}
 
     def register(self, message: wire.Register, now: float) -> bool:
         """Take a node in; True if that changed anything. A lower incarnation than the known one is a ghost and ignored."""
@@ -51,6 +76,7 @@ class RegistryCore:
         if known is None or known.incarnation != message.incarnation:
             return False
         del self.nodes[key], self._seen[key]
+        self._release(key)
         return True
 
     def expire(self, now: float, *, spare: Collection[Address] = ()) -> bool:
@@ -58,6 +84,7 @@ class RegistryCore:
         silent = [key for key, seen in self._seen.items() if now - seen > LOST_S and key not in spare]
         for key in silent:
             del self.nodes[key], self._seen[key]
+            self._release(key)
         return bool(silent)
 
     def topology(self) -> wire.Topology:
@@ -77,16 +104,31 @@ class Registry(Shell):
             wire.Register: self._on_register,
             wire.Beat: self._on_registry_beat,
             wire.Gone: self._on_registry_gone,
+            wire.Claim: self._on_claim,
             wire.Topology: lambda _: None,
             wire.Configure: lambda _: None,
         }
         self._own.update(handlers)
+        self.registered = True
+
+    def known(self) -> Iterable[Address]:
+        """Who is registered."""
+        return list(self.core.nodes)
+
+    def _on_claim(self, message: wire.Claim) -> None:
+        index = self.core.claim(message, time.monotonic())
+        if index is not None:
+            self.reply(message.reply_to, wire.Claimed(message.token, index))
 
     def _on_register(self, message: wire.Register) -> None:
         if (message.role, message.index) == (self.role, self.index):
             return
         key = (message.role, message.index)
         known = self.core.nodes.get(key)
+        if key == DRIVER and known is not None and known.incarnation < message.incarnation:
+            if self._leave_at == math.inf:
+                return  # one driver at a time
+            self._leave_at = math.inf
         if self.core.register(message, time.monotonic()):
             if known is not None and key in self.peers:
                 self.peers.pop(key).close(drop=True)
@@ -105,13 +147,13 @@ class Registry(Shell):
 
     def _on_registry_gone(self, message: wire.Gone) -> None:
         if self.core.gone(message):
-            self._drop((message.role, message.index))
+            self._drop((message.role, message.index), leave=False)  # a driver that says so itself leaves us to the next
 
-    def _drop(self, key: Address) -> None:
+    def _drop(self, key: Address, *, leave: bool = True) -> None:
         outbox = self.peers.pop(key, None)
         if outbox is not None:
             outbox.close(drop=True)
-        if key[0] == Role.DRIVER:
+        if key[0] == Role.DRIVER and leave:
             self._leaving = True  # one run, one registry: without its driver it has no purpose
         self._publish()
 
@@ -126,7 +168,7 @@ class Registry(Shell):
         if self.core.expire(now, spare=() if self._parent_fd is None else (DRIVER,)):
             for key in before - set(self.core.nodes):
                 self._drop(key)
-        if self._parent_died():
+        if self._parent_died() or now >= self._leave_at:
             self._leaving = True
 
 

@@ -52,7 +52,7 @@ class RunFolder:
             (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
             _point_latest(runs, path)
         except OSError as error:
-            raise HarnessError(f"run folder under {runs}: {error.strerror}") from error
+            raise HarnessError(f"run folder under {runs}: {error.strerror}{_whose(runs, error)}") from error
         return cls(path)
 
     @property
@@ -110,6 +110,13 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "arch": platform.machine(),
     }
+
+
+def _whose(runs: Path, error: OSError) -> str:
+    """Who wanted to write and whose the folder is, where that is the trouble: in a container it mostly is."""
+    if not isinstance(error, PermissionError) or not runs.exists():
+        return ""
+    return f"; it belongs to uid {runs.stat().st_uid}, this process is uid {os.getuid()}"
 
 
 def _new_folder(parent: Path, stamp: str) -> Path:

@@ -179,9 +179,12 @@ _ENUMS = {
 }
 
 
-def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
-    """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked."""
-    return build(read(path) if path is not None else {}, changes)
+def load(path: Path | None, changes: dict[str, Any], otherwise: dict[str, Any] | None = None) -> Scenario:
+    """The scenario in `path` (TOML; None: the defaults) with `changes` (dotted field to value) applied, and checked.
+
+    `otherwise` has values for fields that neither the file nor `changes` names.
+    """
+    return build(read(path) if path is not None else {}, changes, otherwise)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -194,10 +197,14 @@ def read(path: Path) -> dict[str, Any]:
         raise UsageError(f"scenario {path}: not TOML: {error}") from error
 
 
-def build(tree: dict[str, Any], changes: dict[str, Any]) -> Scenario:
-    """The scenario that `tree` (which is changed) gives with `changes` applied, and checked."""
+def build(tree: dict[str, Any], changes: dict[str, Any], otherwise: dict[str, Any] | None = None) -> Scenario:
+    """The scenario that `tree` (which is changed) gives with `changes` applied, and checked; `otherwise` as in `load`."""
     for field, value in changes.items():
         _put(tree, field, value)
+    for field, value in (otherwise or {}).items():
+        table, _, key = field.rpartition(".")
+        if key not in (tree.get(table, {}) if table else tree):
+            _put(tree, field, value)
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:

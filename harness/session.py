@@ -32,11 +32,15 @@ from harness.scenario import Scenario, Topology, node_settings
 
 @dataclass(frozen=True)
 class Attach:
-    """Use nodes that were started by hand: ZMQ addresses of their registry and of the driver's inbox, and their cluster's name."""
+    """Use nodes that were started by hand: ZMQ addresses of their registry and of the driver's inbox, and their cluster's name.
+
+    `leave`: the nodes end after the session; else they wait for the next driver.
+    """
 
     registry: str
     inbox: str
     cluster: str
+    leave: bool = True
 
 
 class Interrupt:
@@ -80,6 +84,7 @@ class Session:
         """Nothing is started yet."""
         self.topology = topology
         self.logs = logs
+        self._attach = attach
         self.cluster: Cluster | External = Cluster(*topology.processes, logs)
         if attach is not None:
             self.cluster = External(attach.registry, attach.inbox, attach.cluster, logs)
@@ -94,6 +99,8 @@ class Session:
             stack.enter_context(self.cluster)
             self._driver = Driver(self.cluster, NullRecorder())
             stack.callback(self._driver.close)
+            if self._attach is not None:
+                stack.callback(self._driver.farewell, leave=self._attach.leave)
             self._stack = stack.pop_all()
         return self
 
@@ -102,11 +109,24 @@ class Session:
     ) -> None:
         """Have the nodes leave, then end what did not; at once when leaving on an error."""
         try:
-            if kind is None and self._driver is not None:
+            if kind is None and self._driver is not None and self._attach is None:
                 self._driver.record = NullRecorder()
                 self._driver.finish(leave=True)
         finally:
             self._stack.__exit__(kind, error, trace)
+
+    @contextmanager
+    def staying(self) -> Iterator[None]:
+        """For what takes long after a run: nodes that others started hear of the driver meanwhile, and stay.
+
+        Where the first end of a process ends them all, as in `docker compose up --abort-on-container-exit`, it must be the driver's; and
+        being told to stop does not keep it from saying what came of the run.
+        """
+        if self._driver is None or self._attach is None:
+            yield
+            return
+        with self._driver.staying(), _not_stopped():
+            yield
 
     @property
     def broken(self) -> bool:
@@ -150,6 +170,20 @@ class Session:
                 for path in self.logs.glob("*.log"):
                     with contextlib.suppress(OSError):
                         (folder.logs / path.name).write_bytes(path.read_bytes()[sizes.get(path.name, 0) :])
+
+
+@contextmanager
+def _not_stopped() -> Iterator[None]:
+    """Ignore SIGTERM inside; where this is not the main thread, the caller's handling stays."""
+    try:
+        old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 @contextmanager

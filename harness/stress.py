@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +49,31 @@ def expectations(scenario: Scenario) -> Expectations:
 
 
 def run(
-    scenario: Scenario, runs: Path, command: list[str], display: Display | None = None, attach: Attach | None = None
-) -> Outcome:
+    scenario: Scenario, runs: Path, command: list[str], display: Display | None = None, attach: Attach | None = None,
+    last: Callable[[Outcome], None] = lambda _: None,
+) -> Outcome:  # fmt: skip
     """Run `scenario`, leaving its folder under `runs`; raises HarnessError when the harness itself fails.
 
-    The history is checked even when a node died or the user interrupted: what was recorded is judged.
+    The history is checked even when a node died or the user interrupted: what was recorded is judged. `last` is called with what came of
+    it; nodes that others started stay until then.
     """
     folder = RunFolder.create(runs, scenario, expectations(scenario), command)
-    drive(scenario, folder, display or Quiet(), attach=attach)
-    return judge(folder)
-
-
-def drive(
-    scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True, attach: Attach | None = None
-) -> Load:
-    """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
+    if attach is None:
+        drive(scenario, folder, display or Quiet())
+        outcome = judge(folder)
+        last(outcome)
+        return outcome
     with Session(scenario.topology, folder.logs, attach) as session:
+        session.run(scenario, folder, display or Quiet())
+        with session.staying():
+            outcome = judge(folder)
+            last(outcome)
+    return outcome
+
+
+def drive(scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True) -> Load:
+    """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
+    with Session(scenario.topology, folder.logs) as session:
         return session.run(scenario, folder, display, record=record)
 
 

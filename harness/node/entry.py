@@ -6,24 +6,23 @@ import argparse
 import contextlib
 import ctypes
 import faulthandler
-import hashlib
 import os
 import runpy
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from harness.errors import EXIT_HARNESS, EXIT_USAGE
+from harness.errors import EXIT_HARNESS, EXIT_USAGE, HandoffError
 from harness.history.event import Role
+from harness.node.address import AUTO, cluster_tag, own, resolved
+from harness.node.ask import claim_index
 from harness.node.shell import Shell
 
+__all__ = ["cluster_tag", "launch", "parser", "run"]
+CLAIM_TIMEOUT_S = 60.0
 _PR_SET_PDEATHSIG = 1
 LOCAL_ONLY = "tcp://127.0.0.1:*"
-
-
-def cluster_tag(name: str) -> int:
-    """64 bits for a cluster's name: in every envelope, so that two clusters on one network never mix."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def parser(program: str, description: str) -> argparse.ArgumentParser:
@@ -32,14 +31,29 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
     options.add_argument("--registry", required=True, metavar="ADDRESS", help="ZMQ address of the bootstrap registry")
     options.add_argument(
         "--inbox", default=LOCAL_ONLY, metavar="ADDRESS",
-        help="ZMQ address to bind; peers must reach it as written (default %(default)s, loopback only)",
+        help="ZMQ address to bind; peers must reach it as written (default %(default)s, loopback only). "
+        "tcp://auto:PORT is the address by which this host reaches the registry",
     )  # fmt: skip
-    options.add_argument("--index", type=int, default=0, help="number of this node among those of its role (default 0)")
+    options.add_argument(
+        "--data-host", metavar="HOST", help="address for data connections; peers must reach it (default: the inbox's)"
+    )
+    options.add_argument(
+        "--shm-dir", type=Path, metavar="DIR",
+        help="where memory that peers map gets a name, for peers in another pid namespace, for example /dev/shm (default: none)",
+    )  # fmt: skip
+    options.add_argument(
+        "--index", type=_index, default=0, metavar="N",
+        help="number of this node among those of its role (default 0); auto: the registry gives out the lowest that is free",
+    )  # fmt: skip
     options.add_argument("--incarnation", type=int, default=1, help="counts restarts of this node (default 1)")
     options.add_argument(
         "--cluster", default="handoff", metavar="NAME", help="name that all processes of a cluster share"
     )
     return options
+
+
+def _index(text: str) -> int | str:
+    return text if text == AUTO else int(text)
 
 
 Maker = Callable[..., Shell]
@@ -48,20 +62,28 @@ Maker = Callable[..., Shell]
 def run(program: str, role: Role, make: Maker, description: str, arguments: Sequence[str] | None = None) -> int:
     """Parse, build the shell, serve; returns the exit code."""
     options = parser(program, description).parse_args(arguments)
-    if options.index < 0 or options.incarnation < 1:
-        print(f"{program}: --index must be 0 or more and --incarnation 1 or more", file=sys.stderr)
+    if (options.index != AUTO and options.index < 0) or options.incarnation < 1:
+        print(f"{program}: --index must be 0 or more (or auto) and --incarnation 1 or more", file=sys.stderr)
         return EXIT_USAGE
     _title(f"handoff {program} {options.index} registry={options.registry}")
     import zmq  # noqa: PLC0415  after the title, so that a slow import already shows under its name
 
+    cluster = cluster_tag(options.cluster)
     try:
+        registry, index = resolved(options.registry), options.index
+        inbox = own(options.inbox, registry)
+        if index == AUTO:
+            index = claim_index(registry, cluster, role, CLAIM_TIMEOUT_S)
         shell = make(
-            role, options.index, registry=options.registry, inbox=options.inbox,
-            cluster=cluster_tag(options.cluster), incarnation=options.incarnation, parent_fd=_parent_fd(),
+            role, index, registry=registry, inbox=inbox, cluster=cluster, incarnation=options.incarnation,
+            parent_fd=_parent_fd(), data_host=options.data_host, shm_dir=options.shm_dir,
         )  # fmt: skip
     except zmq.ZMQError as error:
         print(f"{program}: inbox {options.inbox}: {error}", file=sys.stderr)
         return EXIT_HARNESS
+    except HandoffError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
     shell.serve()
     return 0
 

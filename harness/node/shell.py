@@ -7,6 +7,7 @@ when it is told to, when its parent dies, and, where it has no parent to watch, 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -25,6 +26,7 @@ from harness.faults.messages import Messages
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.node.address import host_of
 from harness.node.post import Inbox, Outbox
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
@@ -33,10 +35,18 @@ BEAT_S = 0.25
 DRAIN = 16
 LOST_S = 5.0
 """A peer whose heartbeat stops for so long is lost. A local peer's end is seen at once, by the driver."""
+PART_S = 3.0
+"""A node that was started by hand stays so long after the driver's goodbye: whoever watches the processes sees the driver end first,
+and a next driver that comes at once finds it."""
 Address = tuple[int, int]
 """(Role, index)."""
 DRIVER: Address = (Role.DRIVER, 0)
 Action = tuple[Address, Any]
+
+
+def _at_host(settings: NodeSettings, host: str) -> NodeSettings:
+    """Where a node listens for data is its own affair, not the scenario's."""
+    return msgspec.structs.replace(settings, transport=msgspec.structs.replace(settings.transport, host=host))
 
 
 class Streams:
@@ -73,11 +83,13 @@ class Shell:
     """See the module. `role`, `index`, `incarnation` name the process; `registry` and `inbox` are ZMQ addresses.
 
     `parent_fd` becomes readable when the parent has died (None: nobody to watch but the driver's heartbeat).
+    `data_host` is where peers reach its data connections (None: the inbox's host); `shm_dir` where memory that peers map
+    gets a name (None: it has none, and is reached through this process's descriptor, in the same pid namespace only).
     """
 
     def __init__(
         self, role: Role, index: int, *, registry: str, inbox: str, cluster: int, incarnation: int = 1,
-        parent_fd: int | None = None,
+        parent_fd: int | None = None, data_host: str | None = None, shm_dir: Path | None = None,
     ) -> None:  # fmt: skip
         """Bind the inbox and say hello to the registry."""
         self.role, self.index, self.incarnation = role, index, incarnation
@@ -85,6 +97,10 @@ class Shell:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._envelope = wire.envelope(cluster)
         self.inbox = Inbox(self.context, inbox, self._envelope)
+        self.data_host = data_host or host_of(self.inbox.address)
+        self.shm_dir = shm_dir
+        self.registered = False
+        """The registry has told everybody of this very process."""
         self.peers: dict[Address, Outbox] = {}
         self._incarnations: dict[Address, int] = {}
         self._seen: dict[Address, float] = {}
@@ -101,6 +117,7 @@ class Shell:
         self._watched: set[int] = set()
         self._next_beat = 0.0
         self._leaving = False
+        self._leave_at = math.inf
         self._answer: wire.Ready | None = None
         self.settings: NodeSettings | None = None
         self.streams: Streams | None = None
@@ -116,6 +133,7 @@ class Shell:
             wire.CensusRequest: self._on_census,
             wire.Finish: self._on_finish,
             wire.Arm: lambda message: self.arm(time.monotonic(), armed=message.armed),
+            wire.Ping: self._on_ping,
         }
         self.messages: Messages | None = None
         """Faults of this run's messages; None, and no cost, where there are none."""
@@ -217,7 +235,7 @@ class Shell:
             if now - seen > LOST_S and not (peer == DRIVER and self._parent_fd is not None):
                 self._silent[peer] = self._incarnations.get(peer, 0)
                 self._lose(peer, dead=False)
-        if self._parent_died():
+        if self._parent_died() or now >= self._leave_at:
             self._leaving = True
 
     def _parent_died(self) -> bool:
@@ -243,9 +261,14 @@ class Shell:
         for node in message.nodes:
             peer = (node.role, node.index)
             known = self._incarnations.get(peer, self._dead.get(peer, 0))
-            if peer == (self.role, self.index) or node.incarnation <= known:
+            if peer == (self.role, self.index):
+                self.registered = node.inbox == self.inbox.address
                 continue
-            if peer in self._incarnations:
+            if node.incarnation <= known:
+                continue
+            if peer in self._incarnations and peer == DRIVER:
+                self._forget_driver()
+            elif peer in self._incarnations:
                 self._lose(peer, dead=True)
             silent = self._silent.pop(peer, node.incarnation)
             if silent < node.incarnation and self.settings is not None:
@@ -262,6 +285,14 @@ class Shell:
             if peer == DRIVER and self._answer is not None:
                 self.send(DRIVER, self._answer)  # the driver's order was here before the driver's address
 
+    def _forget_driver(self) -> None:
+        """It has ended and left this node to the next one, or the next one is here already."""
+        self.peers.pop(DRIVER).close(drop=True)
+        del self._seen[DRIVER], self._incarnations[DRIVER]
+        self.finish_run()
+        self._answer = None
+        self._leave_at = math.inf
+
     def _on_beat(self, message: wire.Beat) -> None:
         peer = (message.role, message.index)
         if self._incarnations.get(peer) == message.incarnation:
@@ -269,9 +300,13 @@ class Shell:
 
     def _on_gone(self, message: wire.Gone) -> None:
         peer = (message.role, message.index)
-        self._dead[peer] = max(message.incarnation, self._dead.get(peer, 0))
+        if peer != DRIVER:  # the next driver begins at 1 again
+            self._dead[peer] = max(message.incarnation, self._dead.get(peer, 0))
         if self._incarnations.get(peer) == message.incarnation:
-            self._lose(peer, dead=True)
+            if peer == DRIVER:
+                self._forget_driver()
+            else:
+                self._lose(peer, dead=True)
         elif self._silent.get(peer) == message.incarnation:
             del self._silent[peer]
             if self.settings is not None:
@@ -282,7 +317,7 @@ class Shell:
             self.finish_run()
         error = ""
         try:
-            settings = msgspec.json.decode(message.settings, type=NodeSettings)
+            settings = _at_host(msgspec.json.decode(message.settings, type=NodeSettings), self.data_host)
             streams = Streams(Path(settings.history_dir), self.name, self.incarnation, record=settings.record)
             messages = Messages(parse_all(settings.faults), settings.seed, streams("main"), self.send_now)
             self.configure(settings, streams)
@@ -323,7 +358,27 @@ class Shell:
     def _on_finish(self, message: wire.Finish) -> None:
         self.finish_run()
         self.send(DRIVER, wire.Finished(self.role, self.index))
-        self._leaving = message.leave
+        if message.leave:
+            self._leaving = self._parent_fd is not None
+            self._leave_at = time.monotonic() + PART_S
+
+    def _on_ping(self, message: wire.Ping) -> None:
+        peers = [(int(role), index) for role, index in self.known()]
+        self.reply(message.reply_to, wire.Pong(self.role, self.index, self.incarnation, self.registered, peers))
+
+    def known(self) -> Iterable[Address]:
+        """Whom this process knows."""
+        return list(self.peers)
+
+    def reply(self, address: str, message: wire.Message) -> None:
+        """Send one message to somebody who is no peer."""
+        try:
+            outbox = Outbox(self.context, address, self._envelope)
+        except zmq.ZMQError:
+            self.inbox.bad += 1  # an address that is none
+            return
+        outbox.send(message)
+        outbox.close()
 
     def finish_run(self) -> None:
         """End the run if there is one: engine first, then its streams."""

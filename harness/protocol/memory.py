@@ -1,12 +1,13 @@
 """The region itself: torch owns the memory; numpy and memoryview are views of it for the hot paths.
 
-`Memory.create` makes an anonymous shared region (memfd: no name under /dev/shm, nothing to clean up after a SIGKILL) or a named
-file for peers in another pid namespace; `Memory.attach` maps a peer's.
+`Memory.create` makes an anonymous shared region (memfd: no name under /dev/shm, nothing to clean up after a SIGKILL) or, for peers in
+another pid namespace, a file that keeps its name only until they have mapped it; `Memory.attach` maps a peer's.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Memory:
         self.path = path
         self.size_bytes = size_bytes
         self._descriptor = descriptor
+        self._name: Path | None = None
         self.tensor: torch.Tensor = torch.from_file(path, shared=True, size=size_bytes, dtype=torch.uint8)
         self.bytes: npt.NDArray[np.uint8] = self.tensor.numpy()
         self.view = memoryview(self.bytes)  # type: ignore[arg-type]
@@ -48,6 +50,30 @@ class Memory:
         return cls(f"/proc/{os.getpid()}/fd/{descriptor}", size_bytes, descriptor)
 
     @classmethod
+    def create_named(cls, folder: Path, name: str, size_bytes: int) -> Memory:
+        """A region with a new name in `folder`, zeroed, for the same user only; raises OSError when there is no room for it.
+
+        Its pages are taken at once: where a container's /dev/shm is too small, that must be an error here, not a SIGBUS later.
+        """
+        path = folder / f"{name}-{secrets.token_hex(8)}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            memory = cls(str(path), size_bytes, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        memory._name = path
+        return memory
+
+    def unlink(self) -> None:
+        """Take the name away: who has mapped the region keeps it, nobody else can, and a SIGKILL leaves nothing."""
+        if self._name is not None:
+            self._name.unlink(missing_ok=True)
+            self._name = None
+
+    @classmethod
     def attach(cls, path: str, size_bytes: int) -> Memory:
         """A peer's region; raises OSError when it is gone or smaller than `size_bytes`."""
         found = Path(path).stat().st_size
@@ -56,7 +82,8 @@ class Memory:
         return cls(path, size_bytes)
 
     def close(self) -> None:
-        """Drop the descriptor; the mapping goes with the last tensor that views it."""
+        """Drop the name and the descriptor; the mapping goes with the last tensor that views it."""
+        self.unlink()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

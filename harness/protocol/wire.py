@@ -203,9 +203,41 @@ class Arm(msgspec.Struct, frozen=True, array_like=True, tag=21):
     armed: bool
 
 
+class Ping(msgspec.Struct, frozen=True, array_like=True, tag=22):
+    """Anybody to a node or the registry: who are you? The answer goes to the ZMQ address `reply_to`, once."""
+
+    reply_to: Annotated[str, Meta(max_length=500)]
+
+
+class Pong(msgspec.Struct, frozen=True, array_like=True, tag=23):
+    """Answer to Ping. `registered`: the registry has confirmed this node; `peers`: the (role, index) of all that it knows."""
+
+    role: RoleId
+    index: I32
+    incarnation: I32
+    registered: bool
+    peers: Annotated[list[tuple[RoleId, I32]], Meta(max_length=4096)]
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag=24):
+    """A node that has no index yet to the registry: give me one. The same `token` gets the same index again."""
+
+    role: RoleId
+    token: U64
+    reply_to: Annotated[str, Meta(max_length=500)]
+
+
+class Claimed(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """Answer to Claim: the lowest index of its role that nobody has, kept for the node until it registers."""
+
+    token: U64
+    index: I32
+
+
 Message = (
     Request | Session | SessionAck | RoomExchange | Status | Drained | Abort | AuxData | Result | Register | Topology
-    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished | Cancel | Arm
+    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished | Cancel | Arm | Ping | Pong | Claim
+    | Claimed
 )  # fmt: skip
 
 _ENCODE = msgspec.msgpack.Encoder().encode

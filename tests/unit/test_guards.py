@@ -26,7 +26,9 @@ for (
     _name,
     _guards,
 ) in ON.items():  # of ranks: awaited and agreed on in every release, with the gate before the minimum from 0.5.13 on
-    _guards |= {"await_all_ranks", "min_over_ranks"} | ({"gate_before_min"} if _name not in {"sglang-0.5.8", "sglang-0.5.9", "sglang-0.5.12"} else set())
+    _guards |= {"await_all_ranks", "min_over_ranks"} | (
+        {"gate_before_min"} if _name not in {"sglang-0.5.8", "sglang-0.5.9", "sglang-0.5.12"} else set()
+    )
 
 
 def _on(record: guards.Guards) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,3 +132,46 @@ def test_rows_room_words_and_copies() -> None:
     assert buffers.room_word(3) == 0
     assert int(copied[row_words - 8]) == 1 << 62, "read_row gave a view"
     assert int(buffers.read_row(3)[0]) == 77
+
+
+def test_a_named_region_is_ours_alone_and_a_peer_maps_it(tmp_path: Path) -> None:
+    region = Memory.create_named(tmp_path, "decode-0", 8192)
+    (path,) = tmp_path.iterdir()
+    assert path.name.startswith("decode-0-")
+    assert path.stat().st_mode & 0o777 == 0o600
+    peer = Memory.attach(region.path, 8192)
+    peer.view[5000] = 7
+    assert region.view[5000] == 7
+    region.close()
+
+
+def test_a_name_that_is_taken_away_leaves_the_region_to_those_who_have_it(tmp_path: Path) -> None:
+    region = Memory.create_named(tmp_path, "decode-0", 8192)
+    peer = Memory.attach(region.path, 8192)
+    region.unlink()
+    assert list(tmp_path.iterdir()) == []
+    peer.view[1] = 9
+    assert region.view[1] == 9
+    with pytest.raises(OSError, match="decode-0"):
+        Memory.attach(region.path, 8192)
+    region.unlink()  # once more does no harm
+    region.close()
+
+
+def test_a_closed_region_leaves_no_name(tmp_path: Path) -> None:
+    Memory.create_named(tmp_path, "decode-0", 8192).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_room_for_a_named_region_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="No space left"):
+        Memory.create_named(tmp_path, "decode-0", 8192)
+    assert list(tmp_path.iterdir()) == []
+    assert set(Path("/proc/self/fd").iterdir()) == before

@@ -43,6 +43,10 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     wire.Finish: st.builds(wire.Finish, st.booleans()),
     wire.Finished: st.builds(wire.Finished, ROLE, I32),
+    wire.Ping: st.builds(wire.Ping, st.text(max_size=500)),
+    wire.Pong: st.builds(wire.Pong, ROLE, I32, I32, st.booleans(), st.lists(st.tuples(ROLE, I32), max_size=9)),
+    wire.Claim: st.builds(wire.Claim, ROLE, U64, st.text(max_size=500)),
+    wire.Claimed: st.builds(wire.Claimed, U64, I32),
 }
 MESSAGES = st.one_of(list(STRATEGIES.values()))
 
@@ -197,6 +201,10 @@ _SAMPLES: dict[type[Any], Any] = {
     wire.Census: wire.Census(_ROLE, _TOP, _TOP, dict.fromkeys(range(64), (1, 2, 3))),
     wire.Finish: wire.Finish(leave=True),
     wire.Finished: wire.Finished(_ROLE, _TOP),
+    wire.Ping: wire.Ping("x" * 500),
+    wire.Pong: wire.Pong(_ROLE, _TOP, _TOP, registered=True, peers=[(_ROLE, _TOP)] * 4096),
+    wire.Claim: wire.Claim(_ROLE, (1 << 64) - 1, "x" * 500),
+    wire.Claimed: wire.Claimed((1 << 64) - 1, _TOP),
 }
 """One of each type, every field at the end of its range."""
 
