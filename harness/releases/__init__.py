@@ -1,0 +1,1 @@
+"""Released engines and transfer engines: fetched by version into a cache, never into the project's own environment."""
