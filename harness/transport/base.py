@@ -37,6 +37,26 @@ A plain tuple: a hand-off has about twenty, and a class of their own costs as mu
 """
 
 
+class Done(enum.Enum):
+    """What a transport knows when it reports a write as done."""
+
+    LEFT = "left"
+    """The bytes left the sender; a status may overtake them."""
+    VISIBLE = "visible"
+    """The bytes are in decode's memory."""
+
+
+class Lack(enum.Enum):
+    """What a transport cannot promise; the conformance suite does not ask it for what it says that it lacks."""
+
+    ACK = "ack"
+    """It cannot tell when blocks are visible: with `ack`, too, "done" means that they left."""
+    RECORDS = "records"
+    """Nobody sees the blocks land, so no LANDED is recorded."""
+    ORDER = "order"
+    """The blocks of one write land in any order."""
+
+
 @dataclass(slots=True)
 class Write:
     """The blocks of one hand-off, in the order in which they are issued; a source may be reused once `write` returned."""
@@ -114,6 +134,11 @@ class Transport(Protocol):
     name: str
     refuses: bool
     """True where the target can refuse a write (tcp); False for one-sided memory (shm)."""
+    lacks: frozenset[Lack]
+    """What it does not promise."""
+
+    def done(self, settings: TransportSettings) -> Done:
+        """What "done" means, as declared; `handoff probe` measures it."""
 
     def target(
         self, settings: TransportSettings, memory: MemoryLike, owners: Ownership, seed: int, recorder: RecorderFactory
