@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -27,7 +28,7 @@ from harness.transport.base import (
     Target,
     TransportError,
 )
-from harness.transport.engine import EngineChannel, EngineTarget, Part, PeerGone, Staging, address_of, lifeline
+from harness.transport.engine import CLOSE_TIMEOUT_S, EngineChannel, EngineTarget, Part, PeerGone, Staging, address_of, lifeline
 
 NAME = "mooncake"
 ACKNOWLEDGES_FROM = Version("0.3.12")
@@ -40,6 +41,36 @@ BATCH_PARTS_MAX = 1000
 def acknowledges(version: str) -> bool:
     """Whether a write of that release has returned only when it is visible, as declared; `handoff probe` measures it."""
     return Version(version) >= ACKNOWLEDGES_FROM and os.environ.get("MC_TCP_PROTO") != "1"
+
+
+class _Calls:
+    """Calls into engines of this process that are under way: an engine is not ended while another one may be writing to it.
+
+    0.3.10.post2 ends the process (SIGSEGV, or an exception that nobody catches) when it is. Of another process's end it only says -1.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def none(self) -> Iterator[None]:
+        """No call is under way inside, nor begins; waits for those that are, CLOSE_TIMEOUT_S at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count, CLOSE_TIMEOUT_S)
+            yield
+
+
+_calls = _Calls()
 
 
 def _engine(version: str, host: str) -> Any:
@@ -70,20 +101,22 @@ class MooncakeMover:
         source, base = self.staging.address, self._base
         for at in range(0, len(parts), BATCH_PARTS_MAX):
             batch = parts[at : at + BATCH_PARTS_MAX]
-            code = self._engine.batch_transfer_sync_write(
-                self._session,
-                [source + start for _, start, _ in batch],
-                [base + offset for offset, _, _ in batch],
-                [size for _, _, size in batch],
-            )
+            with _calls:
+                code = self._engine.batch_transfer_sync_write(
+                    self._session,
+                    [source + start for _, start, _ in batch],
+                    [base + offset for offset, _, _ in batch],
+                    [size for _, _, size in batch],
+                )
             if code:
                 raise PeerGone(f"the engine answered {code}")
         return True
 
     def close(self) -> None:
         """Take the staging memory from the engine; the last mover takes the engine along."""
-        self._engine.unregister_memory(self.staging.address)
-        self._engine = None
+        with _calls.none():
+            self._engine.unregister_memory(self.staging.address)
+            self._engine = None
         self.staging.close()
 
 
@@ -116,8 +149,9 @@ class MooncakeTransport:
         where = {"engine": NAME, "version": self.version, "session": session, "base": base, "size": memory.size_bytes}
 
         def close() -> None:
-            while held:
-                held.pop().unregister_memory(base)
+            with _calls.none():
+                while held:
+                    held.pop().unregister_memory(base)
 
         return EngineTarget(settings.host, where, close)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from harness.errors import FieldError
 from harness.releases import engines
+from harness.transport import nixl
 from harness.transport.base import Transport
 from harness.transport.mooncake import MooncakeTransport
+from harness.transport.nixl import NixlTransport
 from harness.transport.shm import ShmTransport
 from harness.transport.tcp import TcpTransport
 
@@ -16,6 +19,7 @@ GROUP = "pd_handoff.transports"
 _BUILT_IN: dict[str, Transport] = {"shm": ShmTransport(), "tcp": TcpTransport()}
 _RELEASED: dict[str, tuple[str, Callable[[str], Transport]]] = {
     "mooncake": ("mooncake", MooncakeTransport),
+    **{name: ("nixl", functools.partial(NixlTransport, name)) for name in nixl.PLANES},
 }
 """Name to (engine, what makes the transport of a release of it)."""
 REAL = ("mooncake", "nixl", "nixl-tcp", "nixl-shm", "gloo")
