@@ -1,7 +1,8 @@
 """What every transport is: a `Target` beside decode's memory and a `Channel` at each prefill.
 
 "Done" differs, and a channel says which it means: `DONE` (as far as this transport ever knows), `POSTED` (bytes left; a
-completion will follow) or `PENDING` (nothing may be reported yet; a completion will follow). Third parties register theirs under the
+completion will follow once they are visible) or `PENDING` (nothing may be reported yet; a completion will follow, and means what
+`Transport.done` says). Third parties register theirs under the
 entry-point group `pd_handoff.transports` as a `Transport` object.
 """
 

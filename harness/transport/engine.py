@@ -178,7 +178,9 @@ class _Worker(threading.Thread):
         return not channel.closing.is_set() and self._part(job, late.cut, len(job.parts), more=job.more)
 
     def _part(self, job: _Job, start: int, end: int, *, more: bool) -> bool:
-        if self._channel.gone():  # some releases end the process when they are asked to write to a peer that is not there
+        if (
+            self._channel.gone()
+        ):  # some releases end the process when they are asked to write to a peer that is not there
             raise PeerGone
         begin = time.monotonic_ns()
         if not self.mover.move(job.parts[start:end]):

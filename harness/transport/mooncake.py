@@ -28,7 +28,16 @@ from harness.transport.base import (
     Target,
     TransportError,
 )
-from harness.transport.engine import CLOSE_TIMEOUT_S, EngineChannel, EngineTarget, Part, PeerGone, Staging, address_of, lifeline
+from harness.transport.engine import (
+    CLOSE_TIMEOUT_S,
+    EngineChannel,
+    EngineTarget,
+    Part,
+    PeerGone,
+    Staging,
+    address_of,
+    lifeline,
+)
 
 NAME = "mooncake"
 ACKNOWLEDGES_FROM = Version("0.3.12")

@@ -41,11 +41,11 @@ SPINS = 200
 _USER_PLANE = os.environ.get("UCX_TLS")
 
 
-def _agent(version: str, plane: str, *, progress: bool) -> Any:
+def _agent(version: str, plane: str) -> Any:
     """An agent with a name of its own; raises HarnessError when the release cannot be loaded or UCX does not start."""
     api = engines.load(NAME, version)
     os.environ["UCX_TLS"] = _USER_PLANE or PLANES[plane]
-    settings = api.nixl_agent_config(enable_prog_thread=progress, enable_listen_thread=False, backends=["UCX"])
+    settings = api.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=["UCX"])
     with _explained(f"{NAME}=={version}: no agent"):
         agent = api.nixl_agent(f"handoff-{os.getpid()}-{secrets.token_hex(8)}", settings)
         if "UCX" not in agent.backends:
@@ -166,12 +166,18 @@ class NixlTransport:
     ) -> Target:
         """Register the region; raises HarnessError, OSError."""
         del owners, seed, recorder
-        agent = _agent(self.version, self.name, progress=False)
+        agent = _agent(self.version, self.name)
         base = address_of(memory.view)
         with _explained(f"{NAME}: {memory.size_bytes} bytes could not be registered"):
             registered = agent.register_memory([(base, memory.size_bytes, 0, "")], "DRAM")
             metadata = agent.get_agent_metadata().hex()
-        where = {"engine": self.name, "version": self.version, "metadata": metadata, "base": base, "size": memory.size_bytes}
+        where = {
+            "engine": self.name,
+            "version": self.version,
+            "metadata": metadata,
+            "base": base,
+            "size": memory.size_bytes,
+        }
         progress = _Progress(agent)
 
         def close() -> None:
@@ -193,9 +199,8 @@ class NixlTransport:
                 line = stack.enter_context(lifeline(str(where["host"]), int(where["port"])))
             except (ValueError, KeyError, TypeError) as error:
                 raise TransportError(f"not a descriptor of {NAME}: {error!r}") from error
-            movers = []
-            for _ in range(settings.connections):
-                movers.append(NixlMover(_agent(self.version, self.name, progress=False), metadata, base))
+            agents = [_agent(self.version, self.name) for _ in range(settings.connections)]
+            movers = [NixlMover(agent, metadata, base) for agent in agents]
             channel = EngineChannel(settings, seed, recorder, movers, line, size, observes=True)
             stack.pop_all()
             return channel

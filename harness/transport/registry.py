@@ -10,13 +10,14 @@ from harness.errors import FieldError
 from harness.releases import engines
 from harness.transport import nixl
 from harness.transport.base import Transport
+from harness.transport.gloo import GlooTransport
 from harness.transport.mooncake import MooncakeTransport
 from harness.transport.nixl import NixlTransport
 from harness.transport.shm import ShmTransport
 from harness.transport.tcp import TcpTransport
 
 GROUP = "pd_handoff.transports"
-_BUILT_IN: dict[str, Transport] = {"shm": ShmTransport(), "tcp": TcpTransport()}
+_BUILT_IN: dict[str, Transport] = {"shm": ShmTransport(), "tcp": TcpTransport(), "gloo": GlooTransport()}
 _RELEASED: dict[str, tuple[str, Callable[[str], Transport]]] = {
     "mooncake": ("mooncake", MooncakeTransport),
     **{name: ("nixl", functools.partial(NixlTransport, name)) for name in nixl.PLANES},

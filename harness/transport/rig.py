@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from harness.history.event import EVENT_STRUCT, KV_BIT, Verb
 from harness.protocol.memory import Memory
 from harness.protocol.settings import TransportSettings
-from harness.transport.base import Block, Channel, Lack, Outcome, Ownership, Transport, Write
+from harness.transport.base import Block, Channel, Done, Lack, Outcome, Ownership, Transport, Write
 
 BITS = (KV_BIT, KV_BIT, *(1 << bit for bit in range(10)))
 """Blocks of one hand-off as prefill issues them: KV first, then the row's fields, the room last."""
@@ -126,6 +126,7 @@ class Rig:
         self.sent: dict[object, list[tuple[int, bytes, int]]] = {}
         self.done: list[tuple[object, bool]] = []
         self.open: set[object] = set()
+        self.posted: set[object] = set()
         self.events = Events(self.visible)
         self.target = transport.target(self.settings, self.memory, self.owners, seed, self.events)
         self.channel = self.connect(self.target.descriptor())
@@ -157,6 +158,8 @@ class Rig:
         outcome = self.channel.write(Write(room, slot, tenure, 0, blocks, room))
         if outcome in WATCHED:
             self.open.add(room)
+        if outcome is Outcome.POSTED:
+            self.posted.add(room)
         require(not self.settings.ack or outcome is not Outcome.POSTED, "POSTED in spite of ack")
         require(
             not lands or outcome is not Outcome.FAILED,
@@ -183,8 +186,15 @@ class Rig:
         for key, ok in self.channel.completions():
             require(key in self.open, f"key {key!r} completed without being open: twice, or after DONE or FAILED")
             self.open.remove(key)
-            require(not (ok and self.acks) or self.whole(key), f"key {key!r} reported before its blocks were visible")
+            require(
+                not ok or not self.tells(key) or self.whole(key), f"key {key!r} reported before its blocks were visible"
+            )
             self.done.append((key, ok))
+
+    def tells(self, key: object) -> bool:
+        """Return True if the completion of `key` says that it is visible: not where a write is done when its bytes left."""
+        promised = self.settings.ack or key in self.posted or self.transport.done(self.settings) is Done.VISIBLE
+        return promised and self.acks
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Pump until `condition`; raises Violation saying that `what` did not come by the deadline."""
