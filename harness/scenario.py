@@ -115,8 +115,9 @@ _WINDOWS: dict[str, dict[str, float]] = {
     # tcp: sglang-0.5.12 then loses 0.6 to 0.7 % (sglang#27374 reports about 3 %), each to its slot's stale room. shm: one decode poll late.
     "tcp": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
     "shm": {"late_fraction": 0.015, "delay_us": 1500.0, "jitter_us": 1000.0},
+    "gloo": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
     # What a real transfer engine does is late by itself, or it is not: nothing is added unless asked for.
-    **{name: {"late_fraction": 0.0} for name in registry.REAL},
+    **{name: {"late_fraction": 0.0} for name in registry.ONE_SIDED},
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),

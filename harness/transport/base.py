@@ -116,7 +116,7 @@ class Channel(Protocol):
         """Begin to move the blocks; never blocks for the peer."""
 
     def completions(self) -> list[tuple[object, bool]]:
-        """(key, ok) of each write that was POSTED or PENDING and is now visible (or failed). Also moves what is queued."""
+        """(key, ok) of each write that was POSTED or PENDING and is done now (or failed). Also moves what is queued."""
 
     def descriptors(self) -> list[int]:
         """File descriptors whose readability means that `completions` has something."""

@@ -44,7 +44,7 @@ class _Store(Store):
                 raise ConnectionResetError(f"the other end never set {key}")
         return self._items[key]
 
-    def wait(self, keys: list[str], timeout: dt.timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: list[str], timeout: dt.timedelta | None = None) -> None:
         """Wait for all of them, as long as the connection does."""
         del timeout
         for key in keys:
@@ -80,7 +80,7 @@ class Pair:
         self._connection = connection
         self._other = RECEIVER if rank == SENDER else SENDER
         self._rest: memoryview | None = None
-        options = ProcessGroupGloo._Options()  # noqa: SLF001  the only way to name the interface
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001  the only way to name the interface
         options._devices = [ProcessGroupGloo.create_device(hostname=host)]  # noqa: SLF001
         options._timeout = dt.timedelta(seconds=TIMEOUT_S)  # noqa: SLF001
         options._threads = 1  # noqa: SLF001

@@ -23,8 +23,10 @@ _RELEASED: dict[str, tuple[str, Callable[[str], Transport]]] = {
     **{name: ("nixl", functools.partial(NixlTransport, name)) for name in nixl.PLANES},
 }
 """Name to (engine, what makes the transport of a release of it)."""
-REAL = ("mooncake", "nixl", "nixl-tcp", "nixl-shm", "gloo")
-"""Transports that are real engines: the harness adds no lateness to theirs unless it is told to."""
+ONE_SIDED = ("mooncake", *nixl.PLANES)
+"""Engines that write by themselves: the harness adds no lateness to theirs unless it is told to."""
+REAL = (*ONE_SIDED, "gloo")
+"""Whose "done" is measured, not declared."""
 
 
 def names() -> list[str]:
