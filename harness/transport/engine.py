@@ -16,7 +16,6 @@ import ctypes
 import json
 import mmap
 import os
-import select
 import socket
 import threading
 import time
@@ -106,6 +105,36 @@ class Staging:
             self._map.close()
 
 
+class Wake:
+    """An eventfd that threads signal and one caller polls; a thread may outlive it."""
+
+    def __init__(self) -> None:
+        """At rest."""
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        """Readable once it was signalled; -1 when closed."""
+        return self._descriptor
+
+    def signal(self) -> None:
+        """Make it readable, unless it is closed."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
+
+    def clear(self) -> None:
+        """Put it to rest."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 def address_of(view: memoryview) -> int:
     """Address of the first byte of a writable view."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
@@ -163,9 +192,13 @@ class _Worker(threading.Thread):
             ok = not channel.broken and self._move(job)
         except PeerGone:
             channel.broken = True  # the engine may still read its source: nothing is put there any more
-        if not channel.broken:
-            self.mover.staging.give()
-        channel.settle(job.open, ok=ok)
+        except BaseException:
+            channel.broken = True
+            raise
+        finally:
+            if not channel.broken:
+                self.mover.staging.give()
+            channel.settle(job.open, ok=ok)
 
     def _move(self, job: _Job) -> bool:
         late = job.late
@@ -211,7 +244,7 @@ class EngineChannel:
         self._plain = settings.reorder == "none"
         self._lateness = Lateness(settings, seed)
         self._lifeline = lifeline
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._wake = Wake()
         self._landed: collections.deque[tuple[object, bool]] = collections.deque()
         self._lock = threading.Lock()
         self._turn = 0
@@ -257,20 +290,24 @@ class EngineChannel:
             if opened.left:
                 return
         self._landed.append((opened.key, opened.ok))
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._wake, 1)
+        self._wake.signal()
 
     def gone(self) -> bool:
         """True once the peer is known to be gone."""
-        if not self.broken and select.select([self._lifeline], [], [], 0)[0]:
+        if not self.broken:
+            try:
+                self._lifeline.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError:
+                pass  # reset
             self.broken = True
-        return self.broken
+        return True
 
     def completions(self) -> list[tuple[object, bool]]:
         """Writes whose calls have returned."""
         self.gone()
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        self._wake.clear()
         done = []
         while self._landed:
             done.append(self._landed.popleft())
@@ -278,7 +315,7 @@ class EngineChannel:
 
     def descriptors(self) -> list[int]:
         """The threads' wake-up, and the lifeline."""
-        return [self._wake] if self.broken else [self._wake, self._lifeline.fileno()]
+        return [self._wake.fileno()] if self.broken else [self._wake.fileno(), self._lifeline.fileno()]
 
     @property
     def busy(self) -> bool:
@@ -295,8 +332,7 @@ class EngineChannel:
         for worker in self._workers:
             worker.join(max(deadline - time.monotonic(), 0.0))
         self._lifeline.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        self._wake.close()
 
 
 def _stage(staging: Staging, blocks: Sequence[Block]) -> list[Part] | None:

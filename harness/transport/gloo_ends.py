@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import socket
 import threading
 
-from harness.transport.engine import CLOSE_TIMEOUT_S
+from harness.transport.engine import CLOSE_TIMEOUT_S, Wake
 from harness.transport.gloo_pair import RECEIVER, SENDER, Pair
 from harness.transport.tcp_channel import SEND_BACKLOG_MAX, Pipe, TcpChannel, connect, read_answers
 from harness.transport.tcp_frame import HEAD
@@ -28,12 +27,12 @@ class GlooPipe:
         self._frames: collections.deque[bytearray | None] = collections.deque()
         self._ready = threading.Semaphore(0)
         self._error: OSError | None = None
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._wake = Wake()
         try:
             self._pair = Pair(self.socket, SENDER, str(where["host"]))
         except OSError:
             self.socket.close()
-            os.close(self._wake)
+            self._wake.close()
             raise
         self._thread = threading.Thread(target=self._serve, name="gloo", daemon=True)
         self._thread.start()
@@ -61,19 +60,14 @@ class GlooPipe:
                     self._pair.send(frame)
                 except OSError as error:
                     self._error = error
-                    self._signal()
+                    self._wake.signal()
                     return
                 self._sent.append((ticket, len(frame)))
-                self._signal()
-
-    def _signal(self) -> None:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._wake, 1)
+                self._wake.signal()
 
     def answers(self) -> list[tuple[int, int]]:
         """(ticket, applied): frames that were sent, or with `ack` those that were answered; raises OSError when the peer is gone."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        self._wake.clear()
         sent = []
         while self._sent:
             ticket, size = self._sent.popleft()
@@ -85,7 +79,7 @@ class GlooPipe:
 
     def descriptors(self) -> list[int]:
         """What makes `answers` worth calling."""
-        return [self.socket.fileno(), self._wake]
+        return [self.socket.fileno(), self._wake.fileno()]
 
     def close(self) -> None:
         """End the thread; a send that does not return is left to end by itself."""
@@ -95,8 +89,7 @@ class GlooPipe:
             self.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(CLOSE_TIMEOUT_S)
         self.socket.close()
-        wake, self._wake = self._wake, -1
-        os.close(wake)
+        self._wake.close()
 
 
 class GlooChannel(TcpChannel):
