@@ -296,7 +296,7 @@ class EngineChannel:
         """True once the peer is known to be gone."""
         if not self.broken:
             try:
-                self._lifeline.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                self._lifeline.recv(1, socket.MSG_PEEK)  # nothing is ever sent on it
             except BlockingIOError:
                 return False
             except OSError:
@@ -379,6 +379,8 @@ def lifeline_server(host: str) -> socket.socket:
 def lifeline(host: str, port: int) -> socket.socket:
     """Prefill's end of a lifeline; raises TransportError where nobody listens."""
     try:
-        return socket.create_connection((host, port), CONNECT_TIMEOUT_S)
+        connection = socket.create_connection((host, port), CONNECT_TIMEOUT_S)
     except OSError as error:
         raise TransportError(f"cannot reach {host}:{port}: {error}") from error
+    connection.setblocking(False)
+    return connection

@@ -18,7 +18,7 @@ from harness.transport import engine
 from harness.transport.base import Outcome, TransportError, Write
 from harness.transport.engine import EngineChannel, EngineTarget, Part, PeerGone, Staging
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Engine:
