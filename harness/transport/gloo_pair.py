@@ -21,6 +21,7 @@ _ITEM = struct.Struct("<HI")
 """Bytes of a key and of its value; no key: the end of the rendezvous."""
 _LENGTH = struct.Struct("<I")
 _VALUE_BYTES_MAX = 1 << 20
+_ITEMS_MAX = 64
 
 
 class _Store(Store):
@@ -58,8 +59,8 @@ class _Store(Store):
 
     def _read(self) -> bool:
         key_bytes, value_bytes = _ITEM.unpack(_exactly(self._connection, _ITEM.size))
-        if value_bytes > _VALUE_BYTES_MAX:
-            raise ConnectionResetError(f"a value of {value_bytes} bytes is none of gloo's")
+        if value_bytes > _VALUE_BYTES_MAX or len(self._items) > _ITEMS_MAX:
+            raise ConnectionResetError(f"{len(self._items)} items, and one of {value_bytes} bytes, are not gloo's")
         key = _exactly(self._connection, key_bytes).decode(errors="replace")
         self._items[key] = _exactly(self._connection, value_bytes)
         return bool(key)
