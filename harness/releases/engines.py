@@ -38,7 +38,6 @@ ENGINES = {
             "MC_FORCE_TCP": "1",
             "MC_LOG_LEVEL": "ERROR",
             "GLOG_minloglevel": "2",
-            "MC_TRANSFER_TIMEOUT": "10",
         },
     ),
     "nixl": Engine(

@@ -47,8 +47,8 @@ class Mover(Protocol):
 
     staging: Staging
 
-    def move(self, parts: Sequence[Part]) -> bool:
-        """Move and wait for the engine's answer; False where the target refused. Raises PeerGone."""
+    def move(self, parts: Sequence[Part], gone: Callable[[], bool]) -> bool:
+        """Move and wait for the engine's answer; False where the target refused. Raises PeerGone; `gone` says whether the lifeline broke."""
 
     def close(self) -> None:
         """Give back what was registered."""
@@ -211,12 +211,8 @@ class _Worker(threading.Thread):
         return not channel.closing.is_set() and self._part(job, late.cut, len(job.parts), more=job.more)
 
     def _part(self, job: _Job, start: int, end: int, *, more: bool) -> bool:
-        if (
-            self._channel.gone()
-        ):  # some releases end the process when they are asked to write to a peer that is not there
-            raise PeerGone
         begin = time.monotonic_ns()
-        if not self.mover.move(job.parts[start:end]):
+        if not self.mover.move(job.parts[start:end], self._channel.gone):
             return False
         if self._record is not None:
             bits = 0

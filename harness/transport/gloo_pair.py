@@ -15,7 +15,7 @@ import torch
 from torch._C._distributed_c10d import ProcessGroupGloo, Store
 
 SENDER, RECEIVER = 0, 1
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 """Of the rendezvous, and of one message: gloo ends the pair when a peer does not take or send it in time."""
 _ITEM = struct.Struct("<HI")
 """Bytes of a key and of its value; no key: the end of the rendezvous."""

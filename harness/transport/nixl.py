@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harness.errors import HarnessError
@@ -34,7 +34,7 @@ NAME = "nixl"
 PLANES = {"nixl": "tcp,self", "nixl-tcp": "tcp,self", "nixl-shm": "shm,cma,self,tcp"}
 """UCX_TLS of each transport, where the user has not set it. Over shared memory, too, UCX makes its connections by tcp."""
 PARTS_MAX = 1000
-TRANSFER_TIMEOUT_S = 10.0
+TRANSFER_TIMEOUT_S = 30.0
 """NIXL has none: a transfer to a stopped peer stays in progress for ever."""
 SPINS = 200
 """Looks at a transfer before its thread begins to sleep in between."""
@@ -79,29 +79,31 @@ class NixlMover:
         except Exception as error:
             raise TransportError(f"not the metadata of a {NAME} agent: {error}") from error
 
-    def move(self, parts: Sequence[Part]) -> bool:
+    def move(self, parts: Sequence[Part], gone: Callable[[], bool]) -> bool:
         """Transfers of PARTS_MAX blocks at most; raises PeerGone when one fails or does not end in TRANSFER_TIMEOUT_S."""
         for at in range(0, len(parts), PARTS_MAX):
             try:
-                self._transfer(parts[at : at + PARTS_MAX])
+                self._transfer(parts[at : at + PARTS_MAX], gone)
             except PeerGone:
                 raise
             except Exception as error:
                 raise PeerGone(str(error)) from error
         return True
 
-    def _transfer(self, parts: Sequence[Part]) -> None:
+    def _transfer(self, parts: Sequence[Part], gone: Callable[[], bool]) -> None:
+        if gone():
+            raise PeerGone("its lifeline broke")
         agent, source, base = self._agent, self._source, self._base
         ours = agent.get_xfer_descs([(source + start, size, 0) for _, start, size in parts], "DRAM")
         theirs = agent.get_xfer_descs([(base + offset, size, 0) for offset, _, size in parts], "DRAM")
         handle = agent.initialize_xfer("WRITE", ours, theirs, self._peer, b"")
         try:
-            self._wait(handle, agent.transfer(handle))
+            self._wait(handle, agent.transfer(handle), gone)
         finally:
             with contextlib.suppress(Exception):  # still in progress: NIXL keeps it, and this channel is over
                 agent.release_xfer_handle(handle)
 
-    def _wait(self, handle: Any, state: str) -> None:
+    def _wait(self, handle: Any, state: str, gone: Callable[[], bool]) -> None:
         """Nothing moves unless it is asked for."""
         looks = 0
         deadline = time.monotonic() + TRANSFER_TIMEOUT_S
@@ -109,8 +111,8 @@ class NixlMover:
             looks += 1
             time.sleep(0 if looks < SPINS else 5e-5)  # also lets the other threads of this process run
             state = self._agent.check_xfer_state(handle)
-            if time.monotonic() > deadline:
-                raise PeerGone(f"not done within {TRANSFER_TIMEOUT_S:g} s")
+            if time.monotonic() > deadline or (looks > SPINS and gone()):
+                raise PeerGone(f"not done within {TRANSFER_TIMEOUT_S:g} s, or its lifeline broke")
         if state != "DONE":
             raise PeerGone(f"the engine answered {state}")
 

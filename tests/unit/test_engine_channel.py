@@ -34,7 +34,9 @@ class Engine:
         self.moved: list[Part] = []
         self.closed = threading.Event()
 
-    def move(self, parts: Sequence[Part]) -> bool:
+    def move(self, parts: Sequence[Part], gone: Callable[[], bool]) -> bool:
+        if gone():
+            raise PeerGone
         self.entered.set()
         assert self.gate.wait(DEADLINE_S)
         if self.fails:
