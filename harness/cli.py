@@ -126,6 +126,18 @@ def report(folder: Path, form: str, output: Path | None) -> None:
 
 
 @app.command()
+@click.argument("transports", nargs=-1, metavar="[NAME[==VERSION]]...")
+@click.option("--ack", is_flag=True, help="Ask the transport to wait for the target, where it can.")
+@click.option("--writes", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Writes of 1 MiB.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def probe(*, transports: tuple[str, ...], ack: bool, writes: int, as_json: bool) -> None:
+    """Measure what "done" means: bytes left, or visible at the target. Fetches releases that are not there."""
+    from harness.probes import run  # noqa: PLC0415  keeps `handoff --help` quick
+
+    run(transports, writes, Console(stderr=True), ack=ack, as_json=as_json)
+
+
+@app.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def guards(*, as_json: bool) -> None:
     """Which guards each preset has, and what each prevents."""

@@ -30,7 +30,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _SCENARIO: tuple[Decorator, ...] = (
     click.argument("scenario", required=False, type=click.Path(path_type=Path)),
     click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`."),
-    click.option("--transport", metavar="NAME", help="shm or tcp (default shm)."),
+    click.option("--transport", metavar="NAME", help="shm, tcp, gloo, nixl-tcp, nixl-shm, mooncake[==VERSION] (default shm)."),
     click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split)."),
     click.option("--requests", metavar="N", help="Hand-offs to drive."),
     click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests)."),

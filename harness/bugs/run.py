@@ -14,10 +14,9 @@ import msgspec
 from harness.bugs.catalogue import scenario
 from harness.bugs.record import Bug
 from harness.live import Quiet
-from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology
 from harness.session import Session
-from harness.stress import Outcome, expectations, judge
+from harness.stress import Outcome, judge, prepare
 
 
 @dataclass
@@ -72,7 +71,7 @@ class Runner:
 
     def run(self, chosen: Scenario) -> Outcome:
         """One run, judged."""
-        folder = RunFolder.create(self._runs, chosen, expectations(chosen), self._command)
+        folder = prepare(chosen, self._runs, self._command)
         self._nodes(chosen.topology).run(chosen, folder, Quiet())
         return judge(folder)
 

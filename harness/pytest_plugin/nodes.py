@@ -21,7 +21,7 @@ from harness.pytest_plugin.result import Result
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology
 from harness.session import Session
-from harness.stress import expectations, judge
+from harness.stress import judge, prepare
 
 IDLE_MAX_S = 3600.0
 """Nodes that had nothing to do for so long are replaced: their heartbeats have been queueing up, and queues are bounded."""
@@ -207,7 +207,7 @@ class HandoffCluster:
     def _drive(self, scenario: Scenario, command: list[str]) -> Result:
         if self._nodes is None:
             raise HarnessError("the nodes run inside the `with` only")
-        folder = RunFolder.create(self._test.runs, scenario, expectations(scenario), command)
+        folder = prepare(scenario, self._test.runs, command)
         try:
             self._nodes.drive(scenario, folder)
         except BaseException:

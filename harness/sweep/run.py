@@ -15,7 +15,7 @@ from harness.live import Quiet
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology
 from harness.session import Session
-from harness.stress import expectations, judge
+from harness.stress import judge, prepare
 from harness.sweep.folder import Keep, Run, SweepFolder
 from harness.sweep.grid import label
 from harness.sweep.meter import Meter
@@ -59,7 +59,7 @@ class Runner:
 
     def _one(self, job: Job) -> Run | None:
         scenario = self._plan.scenario(job)
-        folder = RunFolder.create(self._folder.cells, scenario, expectations(scenario), command_of(scenario))
+        folder = prepare(scenario, self._folder.cells, command_of(scenario))
         try:
             results = self._drive(scenario, folder)
         except HandoffError as error:
