@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import __version__
+from harness.cli_releases import releases
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
@@ -128,6 +129,9 @@ def guards(*, as_json: bool) -> None:
     for guard, prevents in PREVENTS.items():
         table.add_row(guard, *("yes" if getattr(record, guard) else "-" for record in PRESETS.values()), prevents)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+app.add_command(releases)
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

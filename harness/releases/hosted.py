@@ -1,0 +1,90 @@
+"""Engines that a scenario can name: our reference, a release, or a working tree; and where their code is.
+
+`sglang==VERSION` is fetched when it is first used, `path:DIR` is a folder that holds the package, for example `path:/src/sglang/python`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import FieldError, HarnessError
+from harness.releases import overlay
+
+REFERENCE = "reference"
+SGLANG = "sglang"
+ALLOWED = "reference, sglang==VERSION, or path:DIR with a folder that holds sglang"
+BASE = (
+    "aiohttp==3.14.5", "aiohappyeyeballs==2.7.1", "aiosignal==1.4.0", "annotated-types==0.8.0", "attrs==26.1.0",
+    "certifi==2026.10.19.post1", "charset-normalizer==3.5.3", "dill==0.4.1", "frozenlist==1.8.0", "idna==3.20",
+    "multidict==7.2.1", "orjson==3.13.0", "packaging==26.4", "propcache==0.5.4", "pydantic==2.14.4",
+    "pydantic-core==2.50.5", "regex==2026.11.19", "requests==2.34.2", "typing-extensions==4.16.0",
+    "typing-inspection==0.4.5", "urllib3==2.8.0", "yarl==1.25.1",
+)  # fmt: skip
+"""What the hosted part of SGLang needs beside torch, numpy, pyzmq and msgspec.
+
+It lies in an overlay of its own and not among the project's dependencies: nothing of it is imported by a process that hosts no engine.
+"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A parsed name. `version` and `folder`: one of them, or neither for the reference."""
+
+    name: str
+    package: str = ""
+    version: str = ""
+    folder: Path | None = None
+
+    @property
+    def hosted(self) -> bool:
+        """Whether it is somebody else's code."""
+        return self.name != REFERENCE
+
+
+def parse(name: str) -> Engine:
+    """Read an engine's name; raises FieldError (exit 2)."""
+    if name == REFERENCE:
+        return Engine(name)
+    if name.startswith("path:"):
+        folder = Path(name.removeprefix("path:")).expanduser().absolute()
+        if not (folder / SGLANG / "srt" / "disaggregation").is_dir():
+            raise FieldError("engine.name", name, f"a folder that holds {SGLANG}/srt/disaggregation")
+        return Engine(f"path:{folder}", SGLANG, folder=folder)
+    package, equals, version = name.partition("==")
+    if package != SGLANG or not equals:
+        raise FieldError("engine.name", name, ALLOWED)
+    try:
+        Version(version)
+    except InvalidVersion:
+        raise FieldError("engine.name", name, "a version such as sglang==0.5.13") from None
+    return Engine(name, package, version)
+
+
+def first_folders(engine: Engine) -> list[str]:
+    """Folders with the engine's own code, fetched when they are not there yet; see `overlay.install` for what it raises."""
+    if engine.folder is not None:
+        return [str(engine.folder)]
+    return [str(overlay.install(engine.package, engine.version))] if engine.hosted else []
+
+
+def base_folders(engine: Engine) -> list[str]:
+    """Folders with what the engine needs of others; raises HarnessError when the cache holds other versions."""
+    if not engine.hosted:
+        return []
+    head, *rest = BASE
+    distribution, _, version = head.partition("==")
+    folder = overlay.install(distribution, version, extra=rest)
+    missing = missing_of(folder, BASE)
+    if missing:
+        raise HarnessError(f"{folder}: has not {', '.join(missing)}; remove that folder to have it fetched again")
+    return [str(folder)]
+
+
+def missing_of(folder: Path, wanted: Sequence[str]) -> list[str]:
+    """Which of `wanted` (`name==version`) the overlay `folder` does not hold."""
+    there = {entry.name.lower() for entry in folder.glob("*.dist-info")}
+    return [pin for pin in wanted if pin.replace("-", "_").replace("==", "-") + ".dist-info" not in there]
