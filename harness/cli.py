@@ -31,6 +31,7 @@ def app() -> None:
 
 @app.command(epilog=EXITS)
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
+@click.option("--engine", metavar="NAME", help="reference, sglang==VERSION or path:DIR (default reference).")
 @click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`.")
 @click.option(
     "--transport", metavar="NAME", help="shm, tcp, gloo, nixl-tcp, nixl-shm, mooncake[==VERSION] (default shm)."
@@ -74,6 +75,7 @@ def stress(
 
 
 _FIELDS = {
+    "engine": "engine.name",
     "guards": "guards",
     "transport": "transport.name",
     "planes": "planes",

@@ -18,6 +18,7 @@ from harness.protocol import guards as guard_table
 from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
+from harness.releases import hosted
 from harness.transport import registry
 from harness.transport.base import Lack
 
@@ -47,8 +48,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memory and pace of the nodes. `pages` 0: as many as all slots need; `prefill_slots` 0: as many as decode has."""
+    """Whose hand-off runs (`name`: reference, sglang==VERSION, path:DIR), memory and pace of the nodes. `pages` 0: as many as all slots need; `prefill_slots` 0: as many as decode has."""
 
+    name: str = "reference"
     slots: int = 32
     pages: int = 0
     prefill_slots: int = 0
@@ -199,6 +201,7 @@ def check(scenario: Scenario) -> None:
     _check_transport(scenario.transport)
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
+    hosted.check(scenario)
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
@@ -274,6 +277,7 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         transfer_timeout_s=limits.transfer_timeout_s,
         hold_timeout_s=limits.hold_timeout_s,
         request_timeout_s=limits.request_timeout_s,
+        engine=hosted.settings(engine.name, scenario.transport.name),
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,

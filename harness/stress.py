@@ -18,10 +18,11 @@ from harness.driver import Driver
 from harness.history.event import Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.hosting import guest
 from harness.live import Display, Quiet
 from harness.load import Load
 from harness.protocol import guards as guard_table
-from harness.releases import engines
+from harness.releases import engines, hosted
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, node_settings, transport_settings
 from harness.transport import registry
@@ -80,11 +81,12 @@ def expectations(scenario: Scenario, done: dict[str, Any] | None = None) -> Expe
     shut = real and done is not None and done["means"] == Done.VISIBLE.value
     min_window = (0 if shut else MIN_WINDOW) if limits.min_window is None else limits.min_window
     drained = guards.drain_on_commit and guards.drain_on_abort
+    ours = not hosted.parse(scenario.engine.name).hosted  # guards are the reference's: nobody else promises them
     return Expectations(
         slots=scenario.engine.slots,
         hang_bound_s=limits.request_timeout_s,
-        clean_slot=guards.clear_on_free,
-        drained_release=drained or (guards.tenure_on_writes and transport.refuses),
+        clean_slot=ours and guards.clear_on_free,
+        drained_release=ours and (drained or (guards.tenure_on_writes and transport.refuses)),
         min_reuse=limits.min_reuse,
         min_window=min_window,
         min_rate_per_s=limits.min_rate_per_s,
@@ -109,6 +111,7 @@ def run(
     """
     display = display or Quiet()
     try:
+        hosted.fetch(scenario.engine.name, display.say)
         done = done_of(scenario, display, local=attach is None)
         folder = RunFolder.create(runs, scenario, expectations(scenario, done), command, {"transport_done": done})
         drive(scenario, folder, display, attach=attach)
@@ -213,8 +216,11 @@ def judge(folder: RunFolder) -> Outcome:
     started = time.perf_counter()
     report = check_history(folder.history, folder.expect)
     scenario, manifest = folder.scenario, folder.manifest
+    if hosted.parse(scenario.engine.name).hosted:
+        report.not_checked = hosted.not_checked(report.not_checked)
     results = {
         "verdict": report.verdict,
+        "engine": scenario.engine.name,
         "guards": scenario.guards,
         "transport": scenario.transport.name,
         "transport_version": scenario.transport.version,
@@ -223,6 +229,8 @@ def judge(folder: RunFolder) -> Outcome:
         "seed": scenario.seed,
         **{key: value for key, value in report.to_dict().items() if key != "verdict"},
         "check_s": round(time.perf_counter() - started, 3),
+        "crashes": guest.crashes(folder.history),
+        "hosted": guest.descriptions(folder.history),
         "versions": manifest["versions"],
         "machine": manifest["machine"],
         "command": manifest["command"],

@@ -62,6 +62,10 @@ def run(program: str, role: Role, make: Maker, description: str, arguments: Sequ
         print(f"{program}: inbox {options.inbox}: {error}", file=sys.stderr)
         return EXIT_HARNESS
     shell.serve()
+    if shell.abrupt:  # threads of a hosted engine never end by themselves, and would keep the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

@@ -31,6 +31,18 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
 
 
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose hand-off a node runs: `reference` is ours, anything else is a released engine's, in the folders named here.
+
+    `first` are put first on the module search path, `last` behind everything else. `backend`: the engine's own transfer backend.
+    """
+
+    name: str = "reference"
+    first: list[str] = []
+    last: list[str] = []
+    backend: str = ""
+
+
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One run as a node sees it. Times in seconds unless the name says otherwise."""
 
@@ -50,5 +62,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_ms: float = 1.0
     decode_step_ms: float = 5.0
     record: bool = True
+    engine: EngineSettings = EngineSettings()
     prefills: int = 1
     decodes: int = 1

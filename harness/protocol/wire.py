@@ -187,9 +187,16 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=19):
     index: I32
 
 
+class Rendezvous(msgspec.Struct, frozen=True, array_like=True, tag=30):
+    """Prefill to decode, in answer to a Session: where a hosted engine's own bootstrap server listens, `host:port`."""
+
+    prefill: I32
+    address: Annotated[str, Meta(max_length=500)]
+
+
 Message = (
     Request | Session | SessionAck | RoomExchange | Status | Drained | Abort | AuxData | Result | Register | Topology
-    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished
+    | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished | Rendezvous
 )  # fmt: skip
 
 _ENCODE = msgspec.msgpack.Encoder().encode

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
 from harness.errors import FieldError, HarnessError
+from harness.protocol.settings import EngineSettings
 from harness.releases import overlay
 
 REFERENCE = "reference"
@@ -62,6 +64,63 @@ def parse(name: str) -> Engine:
     except InvalidVersion:
         raise FieldError("engine.name", name, "a version such as sglang==0.5.13") from None
     return Engine(name, package, version)
+
+
+BACKENDS = {"mooncake": "mooncake"}
+"""Transports that an engine brings a backend for, and the name that it gives it."""
+UNOBSERVED = (
+    "foreign-write and late-write: the engine moves its bytes itself",
+    "dirty-slot: nothing is promised for an engine that is not ours",
+)
+"""What a hosted run cannot show, by the names of the checker."""
+
+
+def settings(name: str, transport: str) -> EngineSettings:
+    """What a node is told; fetches the release where it is not in the cache."""
+    engine = parse(name)
+    if not engine.hosted:
+        return EngineSettings()
+    return EngineSettings(
+        name=engine.name, first=first_folders(engine), last=base_folders(engine), backend=BACKENDS[transport]
+    )
+
+
+def check(scenario: Any) -> None:
+    """Raise FieldError for a scenario (`harness.scenario.Scenario`) that its engine cannot run."""
+    engine = parse(scenario.engine.name)
+    if not engine.hosted:
+        return
+    transport, memory = scenario.transport, scenario.engine
+    if transport.name not in BACKENDS:
+        allowed = " or ".join(BACKENDS) + f": {engine.name} brings its own backend for each"
+        raise FieldError("transport.name", transport.name, allowed)
+    if memory.page_bytes % 16 or memory.page_bytes < 32:
+        raise FieldError(
+            "engine.page_bytes", memory.page_bytes, "a multiple of 16, at least 32: keys and values share it"
+        )
+    fixed = (
+        ("planes", scenario.planes, "split"), ("engine.slot_policy", memory.slot_policy, "fifo"),
+        ("transport.late_fraction", transport.late_fraction or 0.0, 0.0), ("transport.ack", transport.ack, False),
+        ("transport.connections", transport.connections, 1), ("transport.reorder", transport.reorder, "none"),
+    )  # fmt: skip
+    for field, value, only in fixed:
+        if value != only:
+            raise FieldError(field, value, f"{only}: {engine.name} decides that itself")
+
+
+def fetch(name: str, say: Callable[[str], None]) -> None:
+    """Have the release in the cache before any node starts; `say` is told when that takes a while."""
+    engine = parse(name)
+    if engine.version and overlay.path(engine.package, engine.version) is None:
+        say(f"fetching {engine.name}")
+    first_folders(engine)
+    base_folders(engine)
+
+
+def not_checked(found: list[str]) -> list[str]:
+    """`found`, what the history could not show, with what no hosted run can show."""
+    told = [line for line in found if "LANDED" not in line]
+    return [*told, *UNOBSERVED]
 
 
 def first_folders(engine: Engine) -> list[str]:
