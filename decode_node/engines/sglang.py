@@ -7,6 +7,7 @@ calls what it was given; nothing of the hand-off is replaced.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from typing import Any
 
@@ -21,6 +22,7 @@ from harness.hosting.ports import free_port
 from harness.hosting.sglang.observe import watched_allocator, watched_buffers, watched_receiver
 from harness.hosting.sglang.release import Release, room_word
 from harness.hosting.sglang.request import Request
+from harness.hosting.threads import native_since, tasks
 from harness.protocol import wire
 from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
@@ -65,7 +67,10 @@ class HostedDecode:
         self.slots = watched_allocator(utils.ReqToMetadataIdxAllocator, self._on_free)(spec.slots)
         self.pages = Pool(spec.pages, settings.page_policy, settings.seed)
         self.queue = release.transfer_queue(self.buffers, self.slots, self._on_stream, self._give_back)
+        before = tasks()
         self.manager = release.manager("decode", list(self.kv), self.buffers, free_port())
+        for task in native_since(before):
+            os.setpriority(os.PRIO_PROCESS, task, settings.engine.transfer_nice)
         self._receiver_kind = watched_receiver(release.loaded.find("KVReceiver"), self._on_poll)
         self._resolve = getattr(self.queue, "resolve_deferred_releases", lambda: None)
         self._tenures = [0] * spec.slots

@@ -7,10 +7,9 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -35,7 +34,7 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Guest:
-    """The engine hosted by node `name`. Use `building()` around its construction, and call `look` at every step."""
+    """The engine hosted by node `name`. `build` makes it, `look` is called at every step."""
 
     def __init__(self, name: str, settings: NodeSettings) -> None:
         """Watch every thread from now on. The engine runs at Python's own switch interval, whatever the reference needs."""
@@ -44,19 +43,31 @@ class Guest:
         self._next_look = 0.0
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._before = set(threading.enumerate())
+        self._built: Any = None
+        self._failure: HandoffError | None = None
         self.watch = Watch()
 
-    def __enter__(self) -> Self:
-        """The engine is built inside."""
-        return self
+    def build(self, make: Callable[[], Any]) -> None:
+        """Have `make` construct the engine on a thread of its own: importing one takes seconds, and a node must not fall silent."""
+        threading.Thread(target=self._build, args=(make,), name="builder", daemon=True).start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """From here on the threads that the engine has started must live; raises HarnessError for whatever it raised."""
-        if isinstance(error, Exception) and not isinstance(error, HandoffError):
-            raise HarnessError(f"the engine cannot be hosted: {type(error).__name__}: {error}") from error
-        self.watch.expect(set(threading.enumerate()) - self._before)
+    def _build(self, make: Callable[[], Any]) -> None:
+        try:
+            built = make()
+        except HandoffError as error:
+            self._failure = error
+        except BaseException as error:  # noqa: BLE001  whatever an engine raises while it is imported
+            self._failure = HarnessError(f"the engine cannot be hosted: {type(error).__name__}: {error}")
+        else:
+            self.watch.expect(set(threading.enumerate()) - self._before - {threading.current_thread()})
+            self._built = built
+
+    def built(self) -> Any:
+        """What `make` returned, None while it is at it; raises HarnessError, once, for whatever it raised."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return self._built
 
     def look(self, now: float) -> None:
         """End the process if a thread of the engine died; `now`: monotonic seconds."""

@@ -34,13 +34,14 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whose hand-off a node runs: `reference` is ours, anything else is a released engine's, in the folders named here.
 
-    `first` are put first on the module search path, `last` behind everything else. `backend`: the engine's own transfer backend.
+    `transfer_nice`: niceness of the transfer engine's threads on decode. `first` are put first on the module search path, `last` behind everything else. `backend`: the engine's own transfer backend.
     """
 
     name: str = "reference"
     first: list[str] = []
     last: list[str] = []
     backend: str = ""
+    transfer_nice: int = 0
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):

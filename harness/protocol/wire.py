@@ -187,7 +187,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=19):
     index: I32
 
 
-class Rendezvous(msgspec.Struct, frozen=True, array_like=True, tag=30):
+class Rendezvous(msgspec.Struct, frozen=True, array_like=True, tag=20):
     """Prefill to decode, in answer to a Session: where a hosted engine's own bootstrap server listens, `host:port`."""
 
     prefill: I32

@@ -75,13 +75,17 @@ UNOBSERVED = (
 """What a hosted run cannot show, by the names of the checker."""
 
 
-def settings(name: str, transport: str) -> EngineSettings:
+def settings(name: str, transport: str, transfer_nice: int = 0) -> EngineSettings:
     """What a node is told; fetches the release where it is not in the cache."""
     engine = parse(name)
     if not engine.hosted:
         return EngineSettings()
     return EngineSettings(
-        name=engine.name, first=first_folders(engine), last=base_folders(engine), backend=BACKENDS[transport]
+        name=engine.name,
+        first=first_folders(engine),
+        last=base_folders(engine),
+        backend=BACKENDS[transport],
+        transfer_nice=transfer_nice,
     )
 
 

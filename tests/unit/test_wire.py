@@ -43,6 +43,7 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     wire.Finish: st.builds(wire.Finish, st.booleans()),
     wire.Finished: st.builds(wire.Finished, ROLE, I32),
+    wire.Rendezvous: st.builds(wire.Rendezvous, I32, st.text(max_size=500)),
 }
 MESSAGES = st.one_of(list(STRATEGIES.values()))
 
@@ -197,6 +198,7 @@ _SAMPLES: dict[type[Any], Any] = {
     wire.Census: wire.Census(_ROLE, _TOP, _TOP, dict.fromkeys(range(64), (1, 2, 3))),
     wire.Finish: wire.Finish(leave=True),
     wire.Finished: wire.Finished(_ROLE, _TOP),
+    wire.Rendezvous: wire.Rendezvous(_TOP, "x" * 500),
 }
 """One of each type, every field at the end of its range."""
 
