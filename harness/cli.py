@@ -41,6 +41,8 @@ def app() -> None:
 @click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests).")
 @click.option("--concurrency", metavar="N", help="Hand-offs in flight (default 32).")
 @click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32).")
+@click.option("--abort-fraction", metavar="F", help="Share of requests that their client gives up in flight.")
+@click.option("--hold-ms", metavar="MS", help="How long a forward pass takes at most, and how soon clients give up.")
 @click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1).")
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable.")
 @click.option(
@@ -83,6 +85,8 @@ _FIELDS = {
     "duration": "workload.duration_s",
     "concurrency": "workload.concurrency",
     "slots": "engine.slots",
+    "abort_fraction": "workload.abort_fraction",
+    "hold_ms": "workload.hold_ms",
     "seed": "seed",
 }
 

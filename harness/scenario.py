@@ -35,6 +35,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     The load ends after `requests` hand-offs or `duration_s`, whichever comes first (0: no such bound; both 0: 10 s).
     `warmup` hand-offs come first; they are checked but not timed. Fractions of requests ask for logprobs and hidden states.
+
+    `abort_fraction` of the requests are given up by their client in flight, and prefill takes up to `hold_ms` for its forward pass
+    (released engines only).
     """
 
     requests: int = 0
@@ -43,6 +46,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     arrival: Literal["closed", "poisson", "fixed"] = "closed"
     rate_per_s: float = 0.0
     warmup: int = 200
+    abort_fraction: float = 0.0
+    hold_ms: float = 0.0
     logprob_fraction: float = 0.25
     hidden_fraction: float = 0.25
 
@@ -136,6 +141,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "workload.concurrency": (1, 65536),
     "workload.rate_per_s": (0, 10**6),
     "workload.warmup": (0, 10**9),
+    "workload.abort_fraction": (0, 1),
+    "workload.hold_ms": (0, 60_000),
     "workload.logprob_fraction": (0, 1),
     "workload.hidden_fraction": (0, 1),
     "engine.slots": (1, 65536),
@@ -286,6 +293,8 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         hold_timeout_s=limits.hold_timeout_s,
         request_timeout_s=limits.request_timeout_s,
         engine=hosted.settings(engine.name, scenario.transport.name, engine.transfer_nice),
+        abort_fraction=scenario.workload.abort_fraction,
+        hold_ms=scenario.workload.hold_ms,
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,

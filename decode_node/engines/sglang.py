@@ -25,11 +25,14 @@ from harness.hosting.sglang.request import Request
 from harness.hosting.threads import native_since, tasks
 from harness.protocol import wire
 from harness.protocol.payload import Payload
+from harness.protocol.rooms import share
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
 
 _DRIVER = (int(Role.DRIVER), 0)
 FAILED, WAITING, SUCCESS = 0, 2, 4
+ABORTED, ABORT_AT = 22, 23
+"""Names the draws of whether and when a client gives up."""
 
 
 class Handoff:
@@ -45,6 +48,8 @@ class Handoff:
         self.early = False
         """Its Success came before its row, and that is on record."""
         self.ended = False
+        self.cancelled = False
+        """Its client gave it up."""
 
 
 class HostedDecode:
@@ -78,6 +83,7 @@ class HostedDecode:
         self.open: dict[int, Handoff] = {}
         self.waiting: deque[Handoff] = deque()
         self._using: deque[tuple[float, Handoff]] = deque()
+        self._to_abort: list[tuple[float, Handoff]] = []
         self._now = 0.0
         self.late_messages = 0
 
@@ -145,7 +151,19 @@ class HostedDecode:
         entry = self.release.decode_request(request, handoff.receiver)
         self.release.publish(handoff.receiver, request.pages, slot)
         self.queue.extend([entry])
+        settings, room = self.settings, handoff.room
+        if share(settings.seed, room, ABORTED) < settings.abort_fraction:
+            self._to_abort.append((self._now + share(settings.seed, room, ABORT_AT) * settings.hold_ms * 1e-3, handoff))
         return True
+
+    def _abort(self) -> None:
+        """Clients give up: as SGLang's scheduler does for what is in its transfer queue, tell the receiver."""
+        due = [handoff for at, handoff in self._to_abort if at <= self._now]
+        self._to_abort = [(at, handoff) for at, handoff in self._to_abort if at > self._now]
+        for handoff in due:
+            if not handoff.ended:
+                handoff.cancelled = True
+                handoff.receiver.abort()
 
     # The loop ----------------------------------------------------------------------------------------------------
 
@@ -158,6 +176,8 @@ class HostedDecode:
         """One iteration of a scheduler: admit, let SGLang look at its transfers, resolve what it deferred."""
         self._now = now
         self._fill()
+        if self._to_abort:
+            self._abort()
         for request in self.queue.pop_transferred():
             self._give_back(request)  # a request that is done with decoding gives its pages back
         self._resolve()
@@ -194,6 +214,8 @@ class HostedDecode:
 
     def _reason(self, handoff: Handoff) -> Reason:
         """Why SGLang gave the request up, from what it had seen: only a time-out is known by its words alone."""
+        if handoff.cancelled and handoff.status != SUCCESS:
+            return Reason.CANCELLED
         if handoff.status == SUCCESS:
             word = self._word_read(handoff.slot)
             return Reason.MISMATCH if word not in {0, handoff.room} else Reason.PREFILL_FAILED

@@ -45,7 +45,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One run as a node sees it. Times in seconds unless the name says otherwise."""
+    """One run as a node sees it. Times in seconds unless the name says otherwise.
+
+    Of a hosted engine's requests `abort_fraction` are given up by their client at decode, within `hold_ms` of telling prefill where the data
+    shall go; prefill's forward passes take up to `hold_ms`.
+    """
 
     history_dir: str
     seed: int
@@ -64,5 +68,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     decode_step_ms: float = 5.0
     record: bool = True
     engine: EngineSettings = EngineSettings()
+    abort_fraction: float = 0.0
+    hold_ms: float = 0.0
     prefills: int = 1
     decodes: int = 1

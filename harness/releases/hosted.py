@@ -93,6 +93,9 @@ def check(scenario: Any) -> None:
     """Raise FieldError for a scenario (`harness.scenario.Scenario`) that its engine cannot run."""
     engine = parse(scenario.engine.name)
     if not engine.hosted:
+        for name in ("abort_fraction", "hold_ms"):
+            if value := getattr(scenario.workload, name):
+                raise FieldError(f"workload.{name}", value, "0 with the reference: it is for released engines")
         return
     transport, memory = scenario.transport, scenario.engine
     if transport.name not in BACKENDS:

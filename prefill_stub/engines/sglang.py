@@ -22,9 +22,12 @@ from harness.hosting.sglang.release import Release
 from harness.hosting.sglang.request import Request
 from harness.protocol import wire
 from harness.protocol.payload import Payload
+from harness.protocol.rooms import share
 from harness.protocol.settings import NodeSettings
 
 FAILED, WAITING, SUCCESS = 0, 2, 4
+FORWARD = 21
+"""Names the draw of a forward pass's length."""
 
 
 class Sending:
@@ -57,6 +60,7 @@ class HostedPrefill:
         self.manager = release.manager("prefill", list(self.kv), self.buffers, port)
         self.rooms: dict[int, Sending] = {}
         self.bootstrapping: deque[Sending] = deque()
+        self.running: list[tuple[float, Sending]] = []
         self.in_flight: deque[Sending] = deque()
         self.late_messages = 0
 
@@ -84,6 +88,8 @@ class HostedPrefill:
                 self._end(sending, status)
             elif status != WAITING or not self._run(sending):
                 self.bootstrapping.append(sending)
+        if self.running:
+            self._finish_passes(time.monotonic())
         for _ in range(len(self.in_flight)):
             sending = self.in_flight.popleft()
             status = int(sending.sender.poll())
@@ -99,10 +105,20 @@ class HostedPrefill:
         slot = sending.request.metadata_buffer_index = self.slots.alloc()
         count = self.settings.prefill_layout.pages_per_request
         sending.request.pages = list(range(slot * count, (slot + 1) * count))
-        sending.posted_ns = time.monotonic_ns()
-        self.release.send(sending.sender, sending.request.pages, slot, lambda: self._make(sending, slot))
-        self.in_flight.append(sending)
+        self.release.begin(sending.sender, sending.request.pages, slot)
+        length = share(self.settings.seed, sending.request.room, FORWARD) * self.settings.hold_ms * 1e-3
+        self.running.append((time.monotonic() + length, sending))
         return True
+
+    def _finish_passes(self, now: float) -> None:
+        """Send what the forward passes that are over by `now` have made."""
+        over = [sending for due, sending in self.running if due <= now]
+        self.running = [(due, sending) for due, sending in self.running if due > now]
+        for sending in over:
+            self._make(sending, sending.request.metadata_buffer_index)
+            sending.posted_ns = time.monotonic_ns()
+            self.release.send(sending.sender, sending.request.pages)
+            self.in_flight.append(sending)
 
     def _make(self, sending: Sending, slot: int) -> None:
         """The forward pass: the row goes through SGLang's `set_buf`, the pages straight into the pool."""

@@ -25,6 +25,8 @@ RANGES = {
     "workload.concurrency": (1, 65536),
     "workload.rate_per_s": (0, 10**6),
     "workload.warmup": (0, 10**9),
+    "workload.abort_fraction": (0, 1),
+    "workload.hold_ms": (0, 60_000),
     "workload.logprob_fraction": (0, 1),
     "workload.hidden_fraction": (0, 1),
     "engine.slots": (1, 65536),

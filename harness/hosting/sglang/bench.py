@@ -164,13 +164,11 @@ class Bench:
         made = Request(room, 0, 0, host=LOOPBACK, port=0)
         made.fill(PAYLOAD.row(room, 0, made.mask), LAYOUT)
         made.metadata_buffer_index = case.slot
-
-        def fill() -> None:
-            side.buffers.set_buf(made)
-            for tensor in side.kv:
-                tensor[case.slot] = room
-
-        self.release.send(handoff.sender, [case.slot], case.slot, fill)
+        self.release.begin(handoff.sender, [case.slot], case.slot)
+        side.buffers.set_buf(made)
+        for tensor in side.kv:
+            tensor[case.slot] = room
+        self.release.send(handoff.sender, [case.slot])
 
     def wait_status(self, handoff: Handoff) -> None:
         """Wait until decode knows that the transfer is reported done or failed."""

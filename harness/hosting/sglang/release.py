@@ -116,12 +116,15 @@ class Release:
         )  # fmt: skip
 
     @staticmethod
-    def send(sender: Any, pages: Sequence[int], slot: int, fill: Callable[[], None]) -> None:
-        """As prefill does once the sender waits for input: `fill` the row in `slot` and the pages, then send them all."""
+    def begin(sender: Any, pages: Sequence[int], slot: int) -> None:
+        """As prefill does once the sender waits for input; then comes the forward pass."""
         if hasattr(sender, "pop_decode_prefix_len"):
             sender.pop_decode_prefix_len()
         sender.init(len(pages), slot)
-        fill()
+
+    @staticmethod
+    def send(sender: Any, pages: Sequence[int]) -> None:
+        """As prefill does after the forward pass and `set_buf`: send the pages, and with the last of them the row."""
         sender.send(np.asarray(pages, np.int32))
 
     def receiver(self, kind: type, manager: Any, address: str, room: int) -> Any:
