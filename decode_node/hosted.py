@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from decode_node.node import DecodeNode
-from harness.errors import HandoffError
+from harness.errors import HandoffError, HarnessError
 from harness.history.event import Role
 from harness.history.recorder import Observer
 from harness.hosting.guest import Guest
@@ -28,6 +28,8 @@ class HostingDecodeNode(DecodeNode):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Load the engine and start its threads; or what the reference does."""
+        if self._guest is not None:
+            raise HarnessError("this process has hosted an engine, and that is for one run: start a new one")
         if settings.engine.name == REFERENCE:
             super().configure(settings, streams)
             return

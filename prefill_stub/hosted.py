@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from harness.errors import HandoffError
+from harness.errors import HandoffError, HarnessError
 from harness.history.event import Role
 from harness.history.recorder import Observer
 from harness.hosting.guest import Guest
@@ -27,6 +27,8 @@ class HostingPrefillNode(PrefillNode):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Load the engine and start its server and threads; or what the reference does."""
+        if self._guest is not None:
+            raise HarnessError("this process has hosted an engine, and that is for one run: start a new one")
         if settings.engine.name == REFERENCE:
             super().configure(settings, streams)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import sys
 import threading
@@ -42,6 +43,7 @@ class Guest:
         self._folder = Path(settings.history_dir)
         self._next_look = 0.0
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        faulthandler.enable()  # an engine's native code may crash: its threads are then in the node's log
         self._before = set(threading.enumerate())
         self._built: Any = None
         self._failure: HandoffError | None = None

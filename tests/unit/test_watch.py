@@ -90,6 +90,7 @@ def hosting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(guest.os, "_exit", leave)
     monkeypatch.setattr(guest.sys, "setswitchinterval", lambda _: None)
+    monkeypatch.setattr(guest.faulthandler, "enable", lambda: None)
     spec = LayoutSpec(slots=1, pages=4)
     settings = NodeSettings(
         history_dir=str(tmp_path), seed=1, guards=PRESETS["hardened"], decode_layout=spec, prefill_layout=spec,
