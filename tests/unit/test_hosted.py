@@ -77,3 +77,13 @@ def test_what_cannot_be_seen_is_said_by_name() -> None:
     assert told[0].startswith("leak")
     assert sum("late-write" in line for line in told) == 1
     assert any(line.startswith("dirty-slot") for line in told)
+
+
+@pytest.mark.parametrize(("field", "beyond"), [("workload.abort_fraction", 1.1), ("workload.hold_ms", 60_001)])
+def test_clients_give_up_only_where_an_engine_is_hosted(tree: Path, field: str, beyond: float) -> None:
+    hosting = {"engine.name": f"path:{tree}", "transport.name": "mooncake"}
+    assert scenarios.get(scenarios.load(None, {**hosting, field: 0.5}), field) == 0.5
+    for wanted in ({field: 0.5}, {**hosting, field: beyond}):
+        with pytest.raises(FieldError) as raised:
+            scenarios.load(None, wanted)
+        assert raised.value.field == field
