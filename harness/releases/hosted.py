@@ -48,13 +48,11 @@ class Engine:
 
 
 def parse(name: str) -> Engine:
-    """Read an engine's name; raises FieldError (exit 2)."""
+    """Read an engine's name; raises FieldError (exit 2). A working tree need not be there any more: its runs can still be judged."""
     if name == REFERENCE:
         return Engine(name)
     if name.startswith("path:"):
         folder = Path(name.removeprefix("path:")).expanduser().absolute()
-        if not (folder / SGLANG / "srt" / "disaggregation").is_dir():
-            raise FieldError("engine.name", name, f"a folder that holds {SGLANG}/srt/disaggregation")
         return Engine(f"path:{folder}", SGLANG, folder=folder)
     package, equals, version = name.partition("==")
     if package != SGLANG or not equals:
@@ -133,6 +131,8 @@ def not_checked(found: list[str]) -> list[str]:
 def first_folders(engine: Engine) -> list[str]:
     """Folders with the engine's own code, fetched when they are not there yet; see `overlay.install` for what it raises."""
     if engine.folder is not None:
+        if not (engine.folder / SGLANG / "srt" / "disaggregation").is_dir():
+            raise FieldError("engine.name", engine.name, f"a folder that holds {SGLANG}/srt/disaggregation")
         return [str(engine.folder)]
     return [str(overlay.install(engine.package, engine.version))] if engine.hosted else []
 

@@ -30,10 +30,16 @@ def test_a_working_tree(tree: Path) -> None:
     assert hosted.first_folders(engine) == [str(tree)]
 
 
-@pytest.mark.parametrize("name", ["sglang", "vllm==1.0", "sglang==latest", "path:/nowhere", "", "Reference"])
+@pytest.mark.parametrize("name", ["sglang", "vllm==1.0", "sglang==latest", "", "Reference"])
 def test_other_names_are_answered_with_what_is_allowed(name: str) -> None:
     with pytest.raises(FieldError, match=r"engine\.name"):
         hosted.parse(name)
+
+
+def test_a_working_tree_that_is_gone_is_missed_when_it_is_to_be_run() -> None:
+    engine = hosted.parse("path:/nowhere")
+    with pytest.raises(FieldError, match="a folder that holds sglang/srt/disaggregation"):
+        hosted.first_folders(engine)
 
 
 def test_the_reference_needs_no_folder() -> None:
