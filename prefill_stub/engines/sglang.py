@@ -63,6 +63,7 @@ class HostedPrefill:
         self.running: list[tuple[float, Sending]] = []
         self.in_flight: deque[Sending] = deque()
         self.late_messages = 0
+        self._next_look = 0.0
 
     def request(self, message: wire.Request) -> None:
         """A request arrives: its sender is made at once, slot and pages come later, as in SGLang."""
@@ -88,8 +89,15 @@ class HostedPrefill:
                 self._end(sending, status)
             elif status != WAITING or not self._run(sending):
                 self.bootstrapping.append(sending)
+        now = time.monotonic()
         if self.running:
-            self._finish_passes(time.monotonic())
+            self._finish_passes(now)
+        if now >= self._next_look:
+            self._next_look = now + self.settings.decode_step_ms * 1e-3
+            self._look()
+
+    def _look(self) -> None:
+        """Look at what is in flight; as often as a scheduler comes round, which takes a forward pass each time."""
         for _ in range(len(self.in_flight)):
             sending = self.in_flight.popleft()
             status = int(sending.sender.poll())
