@@ -18,6 +18,7 @@ from rich.table import Table
 from harness import __version__
 from harness.bugs.cli import bugs
 from harness.cli_matrix import bisect, matrix
+from harness.cli_releases import releases
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
 from harness.options import OPTION_FIELDS, changes_of, scenario_options
 from harness.sweep.commands import sweep, tune
@@ -159,8 +160,10 @@ def guards(*, as_json: bool) -> None:
 
 app.add_command(matrix)
 app.add_command(bisect)
+app.add_command(releases)
 app.add_command(sweep)
 app.add_command(tune)
+app.add_command(bugs)
 
 
 @app.command()
@@ -170,9 +173,6 @@ def faults(*, as_json: bool) -> None:
     from harness.faults import show  # noqa: PLC0415
 
     print(json.dumps(show.as_json(), indent=1) if as_json else show.as_text())
-
-
-app.add_command(bugs)
 
 
 def _print(results: dict[str, Any], *, as_json: bool) -> None:

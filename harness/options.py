@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 OPTION_FIELDS = {
+    "engine": "engine.name",
     "guards": "guards",
     "transport": "transport.name",
     "planes": "planes",
@@ -21,6 +22,8 @@ OPTION_FIELDS = {
     "prefill_pp": "topology.prefill_pp",
     "decode_tp": "topology.decode_tp",
     "slots": "engine.slots",
+    "abort_fraction": "workload.abort_fraction",
+    "hold_ms": "workload.hold_ms",
     "seed": "seed",
 }
 """Options that set a field of the scenario."""
@@ -29,6 +32,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _SCENARIO: tuple[Decorator, ...] = (
     click.argument("scenario", required=False, type=click.Path(path_type=Path)),
+    click.option("--engine", metavar="NAME", help="reference, sglang==VERSION or path:DIR (default reference)."),
     click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`."),
     click.option("--transport", metavar="NAME", help="shm, tcp, gloo, nixl-tcp, nixl-shm, mooncake[==VERSION] (default shm)."),
     click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split)."),
@@ -41,6 +45,8 @@ _SCENARIO: tuple[Decorator, ...] = (
     click.option("--prefill-pp", metavar="N", help="Pipeline stages of each prefill instance (default 1)."),
     click.option("--decode-tp", metavar="N", help="Tensor parallel ranks of each decode instance (default 1)."),
     click.option("--slots", metavar="N", help="Metadata slots of each decode node (default 32)."),
+    click.option("--abort-fraction", metavar="F", help="Share of requests that their client gives up in flight."),
+    click.option("--hold-ms", metavar="MS", help="How long a forward pass takes at most, and how soon clients give up."),
     click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1)."),
     click.option("--fault", "faults", envvar="HANDOFF_FAULTS", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable."),
     click.option(

@@ -22,6 +22,7 @@ from harness.protocol.mutants import MUTANTS
 from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
+from harness.releases import hosted
 from harness.transport import registry
 from harness.transport.base import Lack
 
@@ -51,6 +52,9 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     The load ends after `requests` hand-offs or `duration_s`, whichever comes first (0: no such bound; both 0: 10 s).
     `warmup` hand-offs come first; they are checked but not timed. Fractions of requests ask for logprobs and hidden states.
+
+    `abort_fraction` of the requests are given up by their client in flight, and prefill takes up to `hold_ms` for its forward pass
+    (released engines only).
     """
 
     requests: int = 0
@@ -59,17 +63,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     arrival: Literal["closed", "poisson", "fixed"] = "closed"
     rate_per_s: float = 0.0
     warmup: int = 200
+    abort_fraction: float = 0.0
+    hold_ms: float = 0.0
     logprob_fraction: float = 0.25
     hidden_fraction: float = 0.25
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Memory and pace of the nodes. `pages` 0: as many as all slots need; `prefill_slots` 0: as many as decode has."""
+    """Whose hand-off runs (`name`: reference, sglang==VERSION, path:DIR), memory and pace of the nodes. `pages` 0: as many as all slots need; `prefill_slots` 0: as many as decode has.
 
+    `hidden` 0: 16 for the reference, 4096, a model's, for a released engine: its row then takes as long as it does in service.
+    `transfer_nice`: of a released engine only, see docs/real-engines.md.
+    """
+
+    name: str = "reference"
     slots: int = 32
     pages: int = 0
     prefill_slots: int = 0
-    hidden: int = 16
+    hidden: int = 0
+    transfer_nice: int = 5
     hidden_dtype: str = "float32"
     layers: int = 2
     pages_per_request: int = 4
@@ -133,6 +145,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 DEFAULT_DURATION_S = 10.0
 PROCESSES_MAX = 256
+HIDDEN, HOSTED_HIDDEN = 16, 4096
 _WINDOWS: dict[str, dict[str, float]] = {
     # tcp: sglang-0.5.12 then loses 0.6 to 0.7 % (sglang#27374 reports about 3 %), each to its slot's stale room. shm: one decode poll late.
     "tcp": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
@@ -153,12 +166,15 @@ _RANGES: dict[str, tuple[float, float]] = {
     "workload.concurrency": (1, 65536),
     "workload.rate_per_s": (0, 10**6),
     "workload.warmup": (0, 10**9),
+    "workload.abort_fraction": (0, 1),
+    "workload.hold_ms": (0, 60_000),
     "workload.logprob_fraction": (0, 1),
     "workload.hidden_fraction": (0, 1),
     "engine.slots": (1, 65536),
     "engine.pages": (0, 10**7),
     "engine.prefill_slots": (0, 65536),
-    "engine.hidden": (1, 65536),
+    "engine.hidden": (0, 65536),
+    "engine.transfer_nice": (0, 19),
     "engine.layers": (1, 256),
     "engine.pages_per_request": (1, 4096),
     "engine.page_bytes": (16, 16 << 20),
@@ -240,6 +256,7 @@ def check(scenario: Scenario) -> None:
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
     parse_all(scenario.faults)
     _check_mutants(scenario.mutants)
+    hosted.check(scenario)
     engine, workload = scenario.engine, scenario.workload
     if engine.page_bytes % 8:
         raise FieldError("engine.page_bytes", engine.page_bytes, "a multiple of 8")
@@ -327,8 +344,9 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
     """What the nodes are told."""
     engine, limits = scenario.engine, scenario.limits
     prefill_slots = engine.prefill_slots or engine.slots
+    hidden = engine.hidden or (HIDDEN if engine.name == hosted.REFERENCE else HOSTED_HIDDEN)
     shape: dict[str, Any] = {
-        "hidden": engine.hidden, "hidden_dtype": engine.hidden_dtype, "layers": engine.layers,
+        "hidden": hidden, "hidden_dtype": engine.hidden_dtype, "layers": engine.layers,
         "page_bytes": engine.page_bytes, "pages_per_request": engine.pages_per_request,
     }  # fmt: skip
     pages = engine.pages or engine.slots * engine.pages_per_request
@@ -346,6 +364,9 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         transfer_timeout_s=limits.transfer_timeout_s,
         hold_timeout_s=limits.hold_timeout_s,
         request_timeout_s=limits.request_timeout_s,
+        engine=hosted.settings(engine.name, scenario.transport.name, engine.transfer_nice),
+        abort_fraction=scenario.workload.abort_fraction,
+        hold_ms=scenario.workload.hold_ms,
         poll_interval_ms=engine.poll_interval_ms,
         decode_step_ms=engine.decode_step_ms,
         record=record,

@@ -10,10 +10,11 @@ from typing import Any
 
 from harness import probe
 from harness.check import Expectations, Report, check_history
+from harness.hosting import guest
 from harness.live import Display, Quiet
 from harness.load import Load
 from harness.protocol import guards as guard_table
-from harness.releases import engines
+from harness.releases import engines, hosted
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, transport_settings
 from harness.session import Attach, Session
@@ -42,11 +43,12 @@ def expectations(scenario: Scenario, done: dict[str, Any] | None = None) -> Expe
     shut = real and done is not None and done["means"] == Done.VISIBLE.value
     min_window = (0 if shut else MIN_WINDOW) if limits.min_window is None else limits.min_window
     drained = guards.drain_on_commit and guards.drain_on_abort
+    ours = not hosted.parse(scenario.engine.name).hosted  # guards are the reference's: nobody else promises them
     return Expectations(
         slots=scenario.engine.slots,
         hang_bound_s=limits.request_timeout_s,
-        clean_slot=guards.clear_on_free,
-        drained_release=drained or (guards.tenure_on_writes and transport.refuses),
+        clean_slot=ours and guards.clear_on_free,
+        drained_release=ours and (drained or (guards.tenure_on_writes and transport.refuses)),
         min_reuse=limits.min_reuse,
         min_window=min_window,
         min_rate_per_s=limits.min_rate_per_s,
@@ -88,7 +90,9 @@ def prepare(
     scenario: Scenario, runs: Path, command: list[str], display: Display | None = None, *, local: bool = True
 ) -> RunFolder:
     """Fetch what the run needs, find out what its transport promises, and make its folder; raises HarnessError."""
-    done = done_of(scenario, display or Quiet(), local=local)
+    display = display or Quiet()
+    hosted.fetch(scenario.engine.name, display.say)
+    done = done_of(scenario, display, local=local)
     return RunFolder.create(runs, scenario, expectations(scenario, done), command, {"transport_done": done})
 
 
@@ -117,8 +121,11 @@ def judge(folder: RunFolder) -> Outcome:
     started = time.perf_counter()
     report = check_history(folder.history, folder.expect)
     scenario, manifest = folder.scenario, folder.manifest
+    if hosted.parse(scenario.engine.name).hosted:
+        report.not_checked = hosted.not_checked(report.not_checked)
     results = {
         "verdict": report.verdict,
+        "engine": scenario.engine.name,
         "guards": scenario.guards,
         "transport": scenario.transport.name,
         "transport_version": scenario.transport.version,
@@ -128,6 +135,8 @@ def judge(folder: RunFolder) -> Outcome:
         "ranks": scenario.topology.ranks.names(scenario.topology.prefill, scenario.topology.decode),
         **{key: value for key, value in report.to_dict().items() if key != "verdict"},
         "check_s": round(time.perf_counter() - started, 3),
+        "crashes": guest.crashes(folder.history),
+        "hosted": guest.descriptions(folder.history),
         "versions": manifest["versions"],
         "machine": manifest["machine"],
         "command": manifest["command"],

@@ -12,6 +12,10 @@ def render(results: dict[str, Any]) -> str:
     lines += _coverage(results)
     if results["interrupted"]:
         lines.append("interrupted: the load was ended early; what had been driven until then is judged")
+    lines += [
+        f"crash of {crash['node']}: thread {crash['thread']!r} died: {crash['error']}"
+        for crash in results.get("crashes", [])
+    ]
     lines += [f"note: {note}" for note in results["notes"]]
     lines += [f"not checked: {name}" for name in results["not_checked"]]
     lines += ["", f"run folder: {results['folder']} (report.html there, or: handoff report {results['folder']})"]
@@ -23,7 +27,7 @@ def render(results: dict[str, Any]) -> str:
 def _figures(results: dict[str, Any]) -> list[str]:
     latency = results["latency_ms"]
     figures = [
-        f"guards {results['guards']}, transport {_transport(results)}, planes {results['planes']}, seed {results['seed']}",
+        f"{_engine(results)}, transport {_transport(results)}, planes {results['planes']}, seed {results['seed']}",
         (
             f"{results['requests']} hand-offs, {results['committed']} committed, {results['mismatch_aborts']} mismatch aborts "
             f"({results['false_aborts']} false), {results['other_aborts']} other aborts, {results['wrong_data']} wrong data, "
@@ -43,6 +47,11 @@ def _transport(results: dict[str, Any]) -> str:
     if done.get("how") != "measured":
         return name
     return name + (" (done = bytes left)" if done["means"] == "left" else " (done = visible)")
+
+
+def _engine(results: dict[str, Any]) -> str:
+    name = results.get("engine", "reference")
+    return f"guards {results['guards']}" if name == "reference" else f"engine {name}"
 
 
 def _anomalies(results: dict[str, Any]) -> list[str]:

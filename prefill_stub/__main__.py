@@ -8,7 +8,7 @@ from harness.node.entry import run
 
 
 def _make(*arguments: Any, **options: Any) -> Any:
-    from prefill_stub.node import make  # noqa: PLC0415  torch comes after the process has its title
+    from prefill_stub.hosted import make  # noqa: PLC0415  torch comes after the process has its title
 
     return make(*arguments, **options)
 

@@ -85,6 +85,10 @@ def run(program: str, role: Role, make: Maker, description: str, arguments: Sequ
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
     shell.serve()
+    if shell.abrupt:  # threads of a hosted engine never end by themselves, and would keep the process
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

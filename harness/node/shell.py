@@ -122,6 +122,8 @@ class Shell:
         self.settings: NodeSettings | None = None
         self.streams: Streams | None = None
         self.late_messages = 0
+        self.abrupt = False
+        """Somebody else's threads live in this process: it ends without waiting for them."""
         self.handlers: dict[type, Callable[[Any], None]] = {}
         """What the engine of the current run takes; `configure` fills it."""
         self.raw_handlers: dict[type, Callable[[Any, bytes], None]] = {}

@@ -29,6 +29,11 @@ def draw_from(state: int, name: int) -> int:
     return mix64((state ^ name) + _STEP & M64)
 
 
+def share(seed: int, *names: int) -> float:
+    """A number in [0, 1) that is a pure function of `seed` and `names`."""
+    return draw(seed, *names) / (M64 + 1)
+
+
 def room_of(seed: int, index: int) -> int:
     """Room of request `index`: distinct for distinct indices of one seed below 2**62, never 0.
 

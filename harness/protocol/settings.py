@@ -34,8 +34,25 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
     writer: int = 0
 
 
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose hand-off a node runs: `reference` is ours, anything else is a released engine's, in the folders named here.
+
+    `transfer_nice`: niceness of the transfer engine's threads on decode. `first` are put first on the module search path, `last` behind everything else. `backend`: the engine's own transfer backend.
+    """
+
+    name: str = "reference"
+    first: list[str] = []
+    last: list[str] = []
+    backend: str = ""
+    transfer_nice: int = 0
+
+
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One run as a node sees it. Times in seconds unless the name says otherwise."""
+    """One run as a node sees it. Times in seconds unless the name says otherwise.
+
+    Of a hosted engine's requests `abort_fraction` are given up by their client at decode, within `hold_ms` of telling prefill where the data
+    shall go; prefill's forward passes take up to `hold_ms`.
+    """
 
     history_dir: str
     seed: int
@@ -53,6 +70,9 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_ms: float = 1.0
     decode_step_ms: float = 5.0
     record: bool = True
+    engine: EngineSettings = EngineSettings()
+    abort_fraction: float = 0.0
+    hold_ms: float = 0.0
     prefills: int = 1
     decodes: int = 1
     """Processes of each role, all ranks counted."""

@@ -234,10 +234,17 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, tag=25):
     index: I32
 
 
+class Rendezvous(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Prefill to decode, in answer to a Session: where a hosted engine's own bootstrap server listens, `host:port`."""
+
+    prefill: I32
+    address: Annotated[str, Meta(max_length=500)]
+
+
 Message = (
     Request | Session | SessionAck | RoomExchange | Status | Drained | Abort | AuxData | Result | Register | Topology
     | Configure | Ready | Beat | Gone | CensusRequest | Census | Finish | Finished | Cancel | Arm | Ping | Pong | Claim
-    | Claimed
+    | Claimed | Rendezvous
 )  # fmt: skip
 
 _ENCODE = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,1 @@
+"""Prefill sides of released engines, hosted."""
