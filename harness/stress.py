@@ -53,6 +53,7 @@ def expectations(scenario: Scenario, done: dict[str, Any] | None = None) -> Expe
         min_window=min_window,
         min_rate_per_s=limits.min_rate_per_s,
         faults=scenario.faults,
+        aborts_allowed=scenario.workload.abort_fraction > 0,
         prefill_tp=scenario.topology.prefill_tp,
         prefill_pp=scenario.topology.prefill_pp,
         decode_tp=scenario.topology.decode_tp,
