@@ -2,7 +2,8 @@
 
 Two processes of their own, a target and a sender; a third view of the target's memory, mapped by the sender, sees what is there. First
 `writes` blocks of 1 MiB, one after the other: how many were not all there when "done" was reported? Then one write to a target that is
-stopped (SIGSTOP): who reports that as done, without its being there, only knows that the bytes left.
+stopped (SIGSTOP): who reports that as done, without its being there, only knows that the bytes left. A measurement can only refute that
+done means visible: where nothing speaks against it, what the transport declares stands.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ def _sender(
     channel = registry.get(settings.name, settings.version).channel(settings, descriptor, 1, _record_nothing)
     not_visible = sum(not _visible(channel, seen, number, settings) for number in range(1, writes + 1))
     stopped = _stopped(channel, seen, pid, settings)
-    left = not_visible or stopped == "reported"
-    means = Done.LEFT if left else Done.VISIBLE
+    declared = registry.get(settings.name, settings.version).done(settings)
+    means = Done.LEFT if not_visible or stopped == "reported" else declared
     connection.send(
         {"means": means.value, "how": "measured", "writes": writes, "not_visible": not_visible, "stopped": stopped}
     )  # fmt: skip
