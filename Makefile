@@ -18,7 +18,7 @@ stress: $(READY)
 	$(BIN)/handoff stress $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not stress" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not stress and not release" $(PYTEST_ARGS)
 
 unit: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -1,0 +1,184 @@
+"""Overlays: one folder for each distribution and version, put on `sys.path` of the process that hosts it.
+
+`pip install --no-deps --target` into `overlays/NAME/VERSION` of the cache (`HANDOFF_CACHE`, else `$XDG_CACHE_HOME/pd-handoff`, else
+`~/.cache/pd-handoff`). An overlay appears by one rename, so that it is whole or not there, whatever dies meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from importlib.metadata import distributions
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from harness.errors import FieldError, HandoffError, HarnessError
+
+INSTALL_TIMEOUT_S = 900.0
+"""Bound of one installation, the download included; also of the wait for another process that installs the same one."""
+VERSIONS_SHOWN = 12
+_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+_INSTALL = ("install", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--timeout", "30")
+_DIES_WITH_US = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""The kernel ends pip when its starting thread ends, SIGKILL included: PR_SET_PDEATHSIG outlives an exec."""
+_CAUSES = (
+    ("No space left on device", "the disk is full"),
+    ("Disk quota exceeded", "the disk is full"),
+    ("No module named pip", "this Python has no pip; get it with: python -m ensurepip"),
+    ("Temporary failure in name resolution", "no package index can be reached: no network"),
+    ("Failed to establish a new connection", "no package index can be reached: no network"),
+    ("Max retries exceeded", "no package index can be reached: no network"),
+    ("BadZipFile", "its wheel is broken"),
+    ("is invalid", "its wheel is broken"),
+    ("not a valid wheel", "its wheel is broken"),
+    ("DO NOT MATCH THE HASHES", "its wheel is broken"),
+)
+"""What pip says, and what that means; the first that is found counts."""
+
+
+def cache_folder() -> Path:
+    """Where everything is kept that was fetched; not made by this call."""
+    given = os.environ.get("HANDOFF_CACHE")
+    if given:
+        return Path(given).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "pd-handoff"
+
+
+def path(distribution: str, version: str) -> Path | None:
+    """Folder of an installed overlay, or None; raises FieldError for a version that is none."""
+    folder = _folder(distribution, version)
+    return folder if folder.is_dir() else None
+
+
+def installed(distribution: str) -> list[str]:
+    """Versions of `distribution` that are installed, oldest first."""
+    parent = _parent(distribution)
+    found = [entry.name for entry in parent.iterdir() if entry.is_dir()] if parent.is_dir() else []
+    return sorted((name for name in found if _is_version(name)), key=Version)
+
+
+def install(distribution: str, version: str, *, extra: Sequence[str] = ()) -> Path:
+    """Install `distribution==version` unless it is there; returns its folder. `extra`: further arguments for pip.
+
+    Raises FieldError for a version that does not exist, HarnessError (one line) when it cannot be fetched or written.
+    """
+    folder = _folder(distribution, version)
+    if folder.is_dir():
+        return folder
+    wanted = f"{canonicalize_name(distribution)}=={folder.name}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.parent / f".{folder.name}.lock", timeout=INSTALL_TIMEOUT_S):
+            if not folder.is_dir():
+                _install(folder, wanted, extra)
+    except Timeout as error:
+        raise HarnessError(f"{wanted}: another process has been installing it for {INSTALL_TIMEOUT_S:g} s") from error
+    except OSError as error:
+        raise HarnessError(f"{wanted}: cannot be written to {folder.parent}: {error.strerror or error}") from error
+    return folder
+
+
+def _install(folder: Path, wanted: str, extra: Sequence[str]) -> None:
+    """Install into a folder beside and rename it; the caller holds the lock, so what lies there is a dead installer's."""
+    prefix = f".{folder.name}.part-"
+    for left in folder.parent.glob(prefix + "*"):
+        shutil.rmtree(left, ignore_errors=True)
+    part = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
+    try:
+        _run_pip(wanted, [*_PIP, *_INSTALL, "--target", str(part), *extra, wanted])
+        _verify(part, wanted)
+        part.chmod(0o755)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _run_pip(wanted: str, arguments: list[str]) -> None:
+    """Run pip with a bound; raises the one line that says why it failed."""
+    command = [sys.executable, "-c", _DIES_WITH_US, *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True,
+    ) as process, _ended(process):  # fmt: skip
+        try:
+            said, _ = process.communicate(timeout=INSTALL_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise HarnessError(f"{wanted}: not installed within {INSTALL_TIMEOUT_S:g} s") from error
+    if process.returncode:
+        raise _explain(wanted, said)
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Leave no pip behind, however the body ends."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _explain(wanted: str, said: str) -> HandoffError:
+    """One line for pip's output."""
+    for text, cause in _CAUSES:
+        if text in said:
+            return HarnessError(f"{wanted}: cannot be installed: {cause}")
+    distribution, _, version = wanted.partition("==")
+    _, listed, rest = said.partition("(from versions: ")
+    versions = [name for name in rest.partition(")")[0].split(", ") if _is_version(name)]
+    if versions:
+        versions = versions[-VERSIONS_SHOWN:]
+        return FieldError(f"version of {distribution}", version, "one of " + ", ".join(versions))
+    if listed:
+        return HarnessError(f"{wanted}: cannot be installed: no package index has it, or none can be reached")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    return HarnessError(f"{wanted}: cannot be installed: {(errors or lines or ['pip gave no reason'])[-1][:300]}")
+
+
+def _verify(part: Path, wanted: str) -> None:
+    """Raise HarnessError unless `part` holds what was wanted."""
+    name, _, version = wanted.partition("==")
+    for found in distributions(path=[str(part)]):
+        known = found.metadata["Name"]
+        if known and canonicalize_name(known) == name and _same(found.version, version):
+            return
+    raise HarnessError(f"{wanted}: cannot be installed: pip reported success, but it is not there")
+
+
+def _same(one: str, other: str) -> bool:
+    return _is_version(one) and Version(one) == Version(other)
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _parent(distribution: str) -> Path:
+    name = canonicalize_name(distribution)
+    if not name.replace("-", "").isalnum() or not name.isascii():
+        raise FieldError("distribution", distribution, "a name of letters, digits, '-', '_' and '.'")
+    return cache_folder() / "overlays" / name
+
+
+def _folder(distribution: str, version: str) -> Path:
+    """Where an overlay belongs; two spellings of one version share it."""
+    if not _is_version(version):
+        raise FieldError(f"version of {distribution}", version, "a version such as 1.2.3 or 1.2.3.post1")
+    return _parent(distribution) / str(Version(version))
