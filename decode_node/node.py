@@ -33,7 +33,7 @@ class DecodeNode(Shell):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate memory, expose it, build the engine, ask every prefill node for a session."""
-        transport = registry.get(settings.transport.name)
+        transport = registry.get(settings.transport.name, settings.transport.version)
         layout = Layout(settings.decode_layout)
         self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
         buffers = self._buffers = Buffers(self._memory, layout)

@@ -32,7 +32,9 @@ def app() -> None:
 @app.command(epilog=EXITS)
 @click.argument("scenario", required=False, type=click.Path(path_type=Path))
 @click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`.")
-@click.option("--transport", metavar="NAME", help="shm or tcp (default shm).")
+@click.option(
+    "--transport", metavar="NAME", help="shm, tcp, gloo, nixl-tcp, nixl-shm, mooncake[==VERSION] (default shm)."
+)
 @click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split).")
 @click.option("--requests", metavar="N", help="Hand-offs to drive.")
 @click.option("--duration", metavar="SECONDS", help="How long to drive (default 10 without --requests).")
@@ -122,6 +124,18 @@ def report(folder: Path, form: str, output: Path | None) -> None:
         return
     reports.write(output, text)
     print(f"report: {output}")
+
+
+@app.command()
+@click.argument("transports", nargs=-1, metavar="[NAME[==VERSION]]...")
+@click.option("--ack", is_flag=True, help="Ask the transport to wait for the target, where it can.")
+@click.option("--writes", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Writes of 1 MiB.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def probe(*, transports: tuple[str, ...], ack: bool, writes: int, as_json: bool) -> None:
+    """Measure what "done" means: bytes left, or visible at the target. Fetches releases that are not there."""
+    from harness.probes import run  # noqa: PLC0415  keeps `handoff --help` quick
+
+    run(transports, writes, Console(stderr=True), ack=ack, as_json=as_json)
 
 
 @app.command()

@@ -92,7 +92,7 @@ class Cluster:
             kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
             name=f"handoff {name}",
         )
-        with _without_main_module():
+        with without_main_module():
             try:
                 process.start()
             except OSError as error:
@@ -175,7 +175,7 @@ def log_tail(path: Path, lines: int = 3) -> str:
 
 
 @contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
+def without_main_module() -> Iterator[None]:
     """Keep spawn from importing the caller's main module in the child: a node needs nothing of it."""
     import __main__ as main  # noqa: PLC0415
 

@@ -23,6 +23,9 @@ class Display(Protocol):
     def update(self, phase: str, load: Load, slots: tuple[int, int]) -> None:
         """`slots`: (in use, all) over the decode nodes, as last reported."""
 
+    def say(self, text: str) -> None:
+        """Show one line about something that takes long."""
+
     def close(self) -> None:
         """Leave the screen as it is."""
 
@@ -31,6 +34,9 @@ class Quiet:
     """Shows nothing."""
 
     def update(self, phase: str, load: Load, slots: tuple[int, int]) -> None:
+        """Nothing."""
+
+    def say(self, text: str) -> None:
         """Nothing."""
 
     def close(self) -> None:
@@ -92,6 +98,10 @@ class Lines:
             highlight=False, soft_wrap=True,
         )  # fmt: skip
 
+    def say(self, text: str) -> None:
+        """Print it."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
     def close(self) -> None:
         """Nothing to leave."""
 
@@ -119,6 +129,10 @@ class LiveTable:
             f"{p50:.2f}", f"{p99:.2f}", ends,
         )  # fmt: skip
         self._live.update(table, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print it above the table."""
+        self._live.console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         """Give the terminal back."""

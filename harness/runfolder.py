@@ -33,7 +33,9 @@ class RunFolder:
             raise UsageError(f"run {path}: no manifest.json there; give the folder of a run, for example runs/latest")
 
     @classmethod
-    def create(cls, runs: Path, scenario: Scenario, expect: Expectations, command: list[str]) -> RunFolder:
+    def create(
+        cls, runs: Path, scenario: Scenario, expect: Expectations, command: list[str], known: dict[str, Any] | None = None
+    ) -> RunFolder:  # fmt: skip
         """Make the folder and everything that is known before the run; raises HarnessError when it cannot be written."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         manifest = {
@@ -43,6 +45,7 @@ class RunFolder:
             "machine": machine(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "expect": expect.to_dict(),
+            **(known or {}),
         }
         try:
             path = _new_folder(runs / scenario.name, stamp)

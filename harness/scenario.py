@@ -19,6 +19,7 @@ from harness.protocol.layout import HIDDEN_DTYPES, LayoutSpec
 from harness.protocol.settings import NodeSettings, Reorder, TransportSettings
 from harness.protocol.slots import POLICIES
 from harness.transport import registry
+from harness.transport.base import Lack
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,9 +65,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How blocks travel; see `harness.protocol.settings.TransportSettings`. None: the transport's own default."""
+    """How blocks travel; see `harness.protocol.settings.TransportSettings`. None: the transport's own default.
+
+    `name` may hold the version: `mooncake==0.3.10.post2`.
+    """
 
     name: str = "shm"
+    version: str = ""
     ack: bool = False
     connections: int = 1
     late_fraction: float | None = None
@@ -76,7 +81,10 @@ class Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of the run and what a pass needs. Times in seconds."""
+    """Bounds of the run and what a pass needs. Times in seconds.
+
+    `min_window` None: 10, or 0 where the transport says "done" only once data is visible, so that no status can overtake it.
+    """
 
     transfer_timeout_s: float = 5.0
     hold_timeout_s: float = 10.0
@@ -84,7 +92,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     start_timeout_s: float = 60.0
     drain_timeout_s: float = 20.0
     min_reuse: int = 2
-    min_window: int = 10
+    min_window: int | None = None
     min_rate_per_s: float = 0.0
 
 
@@ -107,6 +115,9 @@ _WINDOWS: dict[str, dict[str, float]] = {
     # tcp: sglang-0.5.12 then loses 0.6 to 0.7 % (sglang#27374 reports about 3 %), each to its slot's stale room. shm: one decode poll late.
     "tcp": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
     "shm": {"late_fraction": 0.015, "delay_us": 1500.0, "jitter_us": 1000.0},
+    "gloo": {"late_fraction": 0.04, "delay_us": 220.0, "jitter_us": 30.0},
+    # What a real transfer engine does is late by itself, or it is not: nothing is added unless asked for.
+    **{name: {"late_fraction": 0.0} for name in registry.ONE_SIDED},
 }
 _RANGES: dict[str, tuple[float, float]] = {
     "seed": (0, 2**63 - 1),
@@ -166,6 +177,7 @@ def load(path: Path | None, changes: dict[str, Any]) -> Scenario:
             raise UsageError(f"scenario {path}: not TOML: {error}") from error
     for field, value in changes.items():
         _put(tree, field, value)
+    _split_transport(tree)
     try:
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
@@ -184,7 +196,7 @@ def check(scenario: Scenario) -> None:
         if get(scenario, field) not in choices:
             raise FieldError(field, get(scenario, field), "one of " + ", ".join(choices))
     guard_table.parse(scenario.guards)
-    registry.get(scenario.transport.name)
+    _check_transport(scenario.transport)
     if scenario.name == "latest" or not scenario.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise FieldError("name", scenario.name, "letters, digits, '-', '_' and '.', and not 'latest'")
     engine, workload = scenario.engine, scenario.workload
@@ -274,6 +286,31 @@ def transport_settings(transport: Transport) -> TransportSettings:
     """The transport with its own defaults filled in."""
     given = {name: value for name in transport.__struct_fields__ if (value := getattr(transport, name)) is not None}
     return TransportSettings(**{**_WINDOWS.get(transport.name, {}), **given})
+
+
+def _split_transport(tree: dict[str, Any]) -> None:
+    """`name = "mooncake==0.3.13"` is name and version; a release that is not named is the default one, by its number."""
+    table = tree.get("transport")
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        return
+    table["name"], version = registry.split(table["name"])
+    if version or not table.get("version"):
+        table["version"] = version
+    if isinstance(table["version"], str):
+        table["version"] = registry.version_of(table["name"], table["version"])
+
+
+def _check_transport(transport: Transport) -> None:
+    """Raise FieldError for what the transport does not have or cannot promise."""
+    lacks = registry.get(transport.name, transport.version).lacks
+    if transport.ack and Lack.ACK in lacks:
+        raise FieldError(
+            "transport.ack", "true", f"false: {transport.name}=={transport.version} does not know when data is visible"
+        )
+    if transport.reorder == "room_first" and Lack.ORDER in lacks:
+        raise FieldError(
+            "transport.reorder", transport.reorder, f"none or random: {transport.name} keeps no order within a write"
+        )
 
 
 def _put(tree: dict[str, Any], field: str, value: Any) -> None:

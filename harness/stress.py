@@ -7,14 +7,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness import probe
 from harness.check import Expectations, Report, check_history
 from harness.live import Display, Quiet
 from harness.load import Load
 from harness.protocol import guards as guard_table
+from harness.releases import engines
 from harness.runfolder import RunFolder
-from harness.scenario import Scenario
+from harness.scenario import Scenario, transport_settings
 from harness.session import Attach, Session
 from harness.transport import registry
+from harness.transport.base import Done
+
+MIN_WINDOW = 10
+"""Hand-offs that must have seen their status before their data, where that can happen."""
 
 
 @dataclasses.dataclass
@@ -26,19 +32,22 @@ class Outcome:
     results: dict[str, Any]
 
 
-def expectations(scenario: Scenario) -> Expectations:
-    """What the checker shall hold a run of `scenario` to: its limits, and what its guards promise."""
+def expectations(scenario: Scenario, done: dict[str, Any] | None = None) -> Expectations:
+    """What the checker shall hold a run of `scenario` to: its limits, and what its guards and its transport (`done_of`) promise."""
     guards = guard_table.parse(scenario.guards)
     limits = scenario.limits
-    refuses = registry.get(scenario.transport.name).refuses
+    transport = registry.get(scenario.transport.name, scenario.transport.version)
+    real = scenario.transport.name in registry.REAL and not scenario.transport.late_fraction
+    shut = real and done is not None and done["means"] == Done.VISIBLE.value
+    min_window = (0 if shut else MIN_WINDOW) if limits.min_window is None else limits.min_window
     drained = guards.drain_on_commit and guards.drain_on_abort
     return Expectations(
         slots=scenario.engine.slots,
         hang_bound_s=limits.request_timeout_s,
         clean_slot=guards.clear_on_free,
-        drained_release=drained or (guards.tenure_on_writes and refuses),
+        drained_release=drained or (guards.tenure_on_writes and transport.refuses),
         min_reuse=limits.min_reuse,
-        min_window=limits.min_window,
+        min_window=min_window,
         min_rate_per_s=limits.min_rate_per_s,
     )
 
@@ -50,9 +59,28 @@ def run(
 
     The history is checked even when a node died or the user interrupted: what was recorded is judged.
     """
-    folder = RunFolder.create(runs, scenario, expectations(scenario), command)
-    drive(scenario, folder, display or Quiet(), attach=attach)
+    display = display or Quiet()
+    try:
+        done = done_of(scenario, display, local=attach is None)
+        folder = RunFolder.create(runs, scenario, expectations(scenario, done), command, {"transport_done": done})
+        drive(scenario, folder, display, attach=attach)
+    finally:
+        display.close()
     return judge(folder)
+
+
+def done_of(scenario: Scenario, display: Display, *, local: bool) -> dict[str, Any]:
+    """What the transport's "done" means: measured where it is a real engine on this machine, which is fetched first; else as declared."""
+    name, version = scenario.transport.name, scenario.transport.version
+    if name in registry.REAL and local:
+        engine = registry.engine_of(name)
+        if engine is not None:
+            if not engines.there(engine, version):
+                display.say(f"fetching {engine}=={version}")
+            engines.ensure(engine, version)
+        return probe.known(name, version, ack=scenario.transport.ack, say=display.say)
+    done = registry.get(name, version).done(transport_settings(scenario.transport))
+    return {"means": done.value, "how": "declared"}
 
 
 def drive(
@@ -72,6 +100,8 @@ def judge(folder: RunFolder) -> Outcome:
         "verdict": report.verdict,
         "guards": scenario.guards,
         "transport": scenario.transport.name,
+        "transport_version": scenario.transport.version,
+        "transport_done": manifest.get("transport_done"),
         "planes": scenario.planes,
         "seed": scenario.seed,
         **{key: value for key, value in report.to_dict().items() if key != "verdict"},

@@ -23,7 +23,7 @@ def render(results: dict[str, Any]) -> str:
 def _figures(results: dict[str, Any]) -> list[str]:
     latency = results["latency_ms"]
     figures = [
-        f"guards {results['guards']}, transport {results['transport']}, planes {results['planes']}, seed {results['seed']}",
+        f"guards {results['guards']}, transport {_transport(results)}, planes {results['planes']}, seed {results['seed']}",
         (
             f"{results['requests']} hand-offs, {results['committed']} committed, {results['mismatch_aborts']} mismatch aborts "
             f"({results['false_aborts']} false), {results['other_aborts']} other aborts, {results['wrong_data']} wrong data, "
@@ -34,6 +34,15 @@ def _figures(results: dict[str, Any]) -> list[str]:
     if latency:
         figures[-1] += "; latency ms " + ", ".join(f"{name} {value:.2f}" for name, value in latency.items())
     return figures
+
+
+def _transport(results: dict[str, Any]) -> str:
+    """Name, release, and what done means where that was measured."""
+    version, done = results.get("transport_version"), results.get("transport_done") or {}
+    name = f"{results['transport']}=={version}" if version else str(results["transport"])
+    if done.get("how") != "measured":
+        return name
+    return name + (" (done = bytes left)" if done["means"] == "left" else " (done = visible)")
 
 
 def _anomalies(results: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from harness.errors import HandoffError
 from harness.history.event import Role
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
@@ -28,7 +29,7 @@ class PrefillNode(Shell):
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate prefill's own buffers and build the machine; sessions come from decode."""
-        registry.get(settings.transport.name)
+        registry.get(settings.transport.name, settings.transport.version)
         layout = Layout(settings.prefill_layout)
         self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
         buffers = Buffers(self._memory, layout)
@@ -62,12 +63,12 @@ class PrefillNode(Shell):
             old = self._channels.pop(message.decode, None)
             if old is not None:
                 old.close()
-            transport = registry.get(settings.name)
+            transport = registry.get(settings.name, settings.version)
             channel = transport.channel(settings, message.descriptor, self.settings.seed, self._streams)
             self._channels[message.decode] = channel
             self._descriptors[message.decode] = message.descriptor
             self.machine.layouts[message.decode] = Layout(self.settings.decode_layout)
-        except TransportError as problem:
+        except (TransportError, HandoffError) as problem:
             error = str(problem)[:500]
         self.send(peer, wire.SessionAck(self.index, error))
 

@@ -81,6 +81,11 @@ def _parent_fd() -> int | None:
     return None if parent is None else int(parent.sentinel)
 
 
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
     """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`.
 
@@ -91,7 +96,7 @@ def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     if die_with_thread:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

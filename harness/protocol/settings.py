@@ -17,10 +17,11 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `late_fraction` of the hand-offs have the tail of their blocks held back by `delay_us` plus an exponential jitter with mean `jitter_us`,
     drawn from the seed for each room. `reorder` permutes the blocks first. `ack` sends the status only after the blocks are visible.
-    `connections` spreads the blocks of one hand-off (tcp).
+    `connections` spreads the blocks of one hand-off (all but shm). `version`: the release of a transfer engine.
     """
 
     name: str = "shm"
+    version: str = ""
     ack: bool = False
     connections: int = 1
     late_fraction: float = 0.02

@@ -179,6 +179,11 @@ def _parent(distribution: str) -> Path:
 
 def _folder(distribution: str, version: str) -> Path:
     """Where an overlay belongs; two spellings of one version share it."""
+    return _parent(distribution) / normal(f"version of {distribution}", version)
+
+
+def normal(field: str, version: str) -> str:
+    """The one spelling of a version that folders use; raises FieldError, naming `field`, for a version that is none."""
     if not _is_version(version):
-        raise FieldError(f"version of {distribution}", version, "a version such as 1.2.3 or 1.2.3.post1")
-    return _parent(distribution) / str(Version(version))
+        raise FieldError(field, version, "a version such as 1.2.3 or 1.2.3.post1")
+    return str(Version(version))

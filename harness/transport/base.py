@@ -1,7 +1,8 @@
 """What every transport is: a `Target` beside decode's memory and a `Channel` at each prefill.
 
 "Done" differs, and a channel says which it means: `DONE` (as far as this transport ever knows), `POSTED` (bytes left; a
-completion will follow) or `PENDING` (nothing may be reported yet; a completion will follow). Third parties register theirs under the
+completion will follow once they are visible) or `PENDING` (nothing may be reported yet; a completion will follow, and means what
+`Transport.done` says). Third parties register theirs under the
 entry-point group `pd_handoff.transports` as a `Transport` object.
 """
 
@@ -35,6 +36,26 @@ Block = tuple[int, memoryview, int]
 
 A plain tuple: a hand-off has about twenty, and a class of their own costs as much as the copy.
 """
+
+
+class Done(enum.Enum):
+    """What a transport knows when it reports a write as done."""
+
+    LEFT = "left"
+    """The bytes left the sender; a status may overtake them."""
+    VISIBLE = "visible"
+    """The bytes are in decode's memory."""
+
+
+class Lack(enum.Enum):
+    """What a transport cannot promise; the conformance suite does not ask it for what it says that it lacks."""
+
+    ACK = "ack"
+    """It cannot tell when blocks are visible: with `ack`, too, "done" means that they left."""
+    RECORDS = "records"
+    """Nobody sees the blocks land, so no LANDED is recorded."""
+    ORDER = "order"
+    """The blocks of one write land in any order."""
 
 
 @dataclass(slots=True)
@@ -95,7 +116,7 @@ class Channel(Protocol):
         """Begin to move the blocks; never blocks for the peer."""
 
     def completions(self) -> list[tuple[object, bool]]:
-        """(key, ok) of each write that was POSTED or PENDING and is now visible (or failed). Also moves what is queued."""
+        """(key, ok) of each write that was POSTED or PENDING and is done now (or failed). Also moves what is queued."""
 
     def descriptors(self) -> list[int]:
         """File descriptors whose readability means that `completions` has something."""
@@ -114,6 +135,11 @@ class Transport(Protocol):
     name: str
     refuses: bool
     """True where the target can refuse a write (tcp); False for one-sided memory (shm)."""
+    lacks: frozenset[Lack]
+    """What it does not promise."""
+
+    def done(self, settings: TransportSettings) -> Done:
+        """What "done" means, as declared; `handoff probe` measures it."""
 
     def target(
         self, settings: TransportSettings, memory: MemoryLike, owners: Ownership, seed: int, recorder: RecorderFactory

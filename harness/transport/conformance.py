@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.history.event import KV_BIT, ROOM_BIT, Refusal, Verb
-from harness.transport.base import Block, Outcome, Transport, TransportError, Write
+from harness.transport.base import Block, Lack, Outcome, Transport, TransportError, Write
 from harness.transport.rig import (
     BITS,
     JUNK,
@@ -43,14 +43,34 @@ def _property(function: Callable[[Opener], None]) -> Callable[[Opener], None]:
     return function
 
 
-def check(transport: Transport, *names: str, deadline_s: float = 30.0) -> None:
-    """Check `names` (none: all of PROPERTIES); raises Violation for the first that does not hold."""
+NEEDS: dict[str, frozenset[Lack]] = {
+    "visible_when_reported": frozenset({Lack.ACK}),
+    "ordered": frozenset({Lack.ORDER, Lack.RECORDS}),
+    "room_first": frozenset({Lack.ORDER, Lack.RECORDS}),
+    "late_draws": frozenset({Lack.RECORDS}),
+    "records": frozenset({Lack.RECORDS}),
+}
+"""Properties that are not asked of a transport which says that it lacks one of these."""
+
+
+def lacking(transport: Transport, name: str) -> list[str]:
+    """What `transport` says that it lacks and the property `name` needs: empty where the property is asked of it."""
+    return sorted(lack.value for lack in NEEDS.get(name, frozenset()) & transport.lacks)
+
+
+def check(transport: Transport, *names: str, deadline_s: float = 30.0) -> list[str]:
+    """Check `names` (none: all of PROPERTIES); raises Violation for the first that does not hold.
+
+    Returns the names that are not asked of this transport, by its own `lacks`.
+    """
+    wanted = names or tuple(PROPERTIES)
     opener = functools.partial(Rig, transport, deadline_s)
-    for name in names or PROPERTIES:
+    for name in [name for name in wanted if not lacking(transport, name)]:
         try:
             PROPERTIES[name](opener)
         except Violation as violation:
             raise Violation(f"{transport.name}: {name}: {violation}") from violation
+    return [name for name in wanted if lacking(transport, name)]
 
 
 _LATE = {"late_fraction": 1.0, "delay_us": 20_000.0}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from harness.history.event import EVENT_STRUCT, KV_BIT, Verb
 from harness.protocol.memory import Memory
 from harness.protocol.settings import TransportSettings
-from harness.transport.base import Block, Channel, Outcome, Ownership, Transport, Write
+from harness.transport.base import Block, Channel, Done, Lack, Outcome, Ownership, Transport, Write
 
 BITS = (KV_BIT, KV_BIT, *(1 << bit for bit in range(10)))
 """Blocks of one hand-off as prefill issues them: KV first, then the row's fields, the room last."""
@@ -109,8 +109,15 @@ class Rig:
         seed: int = 7, **settings: Any,
     ) -> None:  # fmt: skip
         """Memory of `size` bytes full of BACKGROUND, a target and a channel; `settings`: those of TransportSettings."""
-        plain = {"name": transport.name, "late_fraction": 0.0, "jitter_us": 0.0}
+        plain = {
+            "name": transport.name,
+            "version": getattr(transport, "version", ""),
+            "late_fraction": 0.0,
+            "jitter_us": 0.0,
+        }
         self.transport, self.deadline_s, self.seed = transport, deadline_s, seed
+        self.acks = Lack.ACK not in transport.lacks
+        settings["ack"] = self.acks and settings.get("ack", False)
         self.settings = TransportSettings(**{**plain, **settings})
         self.memory = Memory.create("conformance", size)
         self.memory.bytes[:] = BACKGROUND
@@ -119,6 +126,7 @@ class Rig:
         self.sent: dict[object, list[tuple[int, bytes, int]]] = {}
         self.done: list[tuple[object, bool]] = []
         self.open: set[object] = set()
+        self.posted: set[object] = set()
         self.events = Events(self.visible)
         self.target = transport.target(self.settings, self.memory, self.owners, seed, self.events)
         self.channel = self.connect(self.target.descriptor())
@@ -150,6 +158,8 @@ class Rig:
         outcome = self.channel.write(Write(room, slot, tenure, 0, blocks, room))
         if outcome in WATCHED:
             self.open.add(room)
+        if outcome is Outcome.POSTED:
+            self.posted.add(room)
         require(not self.settings.ack or outcome is not Outcome.POSTED, "POSTED in spite of ack")
         require(
             not lands or outcome is not Outcome.FAILED,
@@ -176,8 +186,15 @@ class Rig:
         for key, ok in self.channel.completions():
             require(key in self.open, f"key {key!r} completed without being open: twice, or after DONE or FAILED")
             self.open.remove(key)
-            require(not ok or self.whole(key), f"key {key!r} reported before its blocks were visible")
+            require(
+                not ok or not self.tells(key) or self.whole(key), f"key {key!r} reported before its blocks were visible"
+            )
             self.done.append((key, ok))
+
+    def tells(self, key: object) -> bool:
+        """Return True if the completion of `key` says that it is visible: not where a write is done when its bytes left."""
+        promised = self.settings.ack or key in self.posted or self.transport.done(self.settings) is Done.VISIBLE
+        return promised and self.acks
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Pump until `condition`; raises Violation saying that `what` did not come by the deadline."""
@@ -197,6 +214,8 @@ class Rig:
 
     def compare(self, what: str) -> None:
         """Raise Violation unless the memory is as the image says."""
+        if not self.acks:  # what was reported may be on its way
+            self.until(lambda: self.memory.view == self.image, what)
         view = bytes(self.memory.view)
         at = next((i for i in range(len(view)) if view[i] != self.image[i]), 0) if view != self.image else -1
         require(at < 0, f"{what}: first at byte {at}, in slot {at // STRIDE}")

@@ -21,6 +21,8 @@ from harness.protocol.settings import TransportSettings
 from harness.transport.base import (
     Block,
     Channel,
+    Done,
+    Lack,
     MemoryLike,
     Outcome,
     Ownership,
@@ -185,6 +187,11 @@ class ShmTransport:
 
     name = "shm"
     refuses = False
+    lacks: frozenset[Lack] = frozenset()
+
+    def done(self, settings: TransportSettings) -> Done:
+        """Blocks are copied when `write` returns, but for those that the seed makes late."""
+        return Done.LEFT if settings.late_fraction and not settings.ack else Done.VISIBLE
 
     def target(
         self, settings: TransportSettings, memory: MemoryLike, owners: Ownership, seed: int, recorder: RecorderFactory

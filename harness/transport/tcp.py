@@ -9,7 +9,7 @@ Late hand-offs (see `lateness`) are held back on the receiving side, and with th
 from __future__ import annotations
 
 from harness.protocol.settings import TransportSettings
-from harness.transport.base import Channel, MemoryLike, Ownership, RecorderFactory, Target
+from harness.transport.base import Channel, Done, Lack, MemoryLike, Ownership, RecorderFactory, Target
 from harness.transport.tcp_channel import TcpChannel
 from harness.transport.tcp_frame import ACK, ENTRY, FRAME_BYTES_MAX, HEAD, HELLO, MAGIC, MORE, WANT_ACK
 from harness.transport.tcp_target import BUFFER_BYTES, TcpTarget
@@ -35,6 +35,11 @@ class TcpTransport:
 
     name = "tcp"
     refuses = True
+    lacks: frozenset[Lack] = frozenset()
+
+    def done(self, settings: TransportSettings) -> Done:
+        """Only an acknowledgement says that blocks were applied."""
+        return Done.VISIBLE if settings.ack else Done.LEFT
 
     def target(
         self, settings: TransportSettings, memory: MemoryLike, owners: Ownership, seed: int, recorder: RecorderFactory

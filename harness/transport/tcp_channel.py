@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from harness.protocol.settings import TransportSettings
 from harness.transport.base import Block, Outcome, TransportError, Write
@@ -33,16 +34,8 @@ class _Pipe:
     """One data connection, non-blocking: what the kernel does not take at once waits in `_backlog`, bounded."""
 
     def __init__(self, where: dict[str, object]) -> None:
-        address = (str(where["host"]), int(str(where["port"])))
-        hello = HELLO.pack(MAGIC, bytes.fromhex(str(where["token"])))
-        with contextlib.ExitStack() as stack:
-            self.socket = stack.enter_context(socket.create_connection(address, CONNECT_TIMEOUT_S))
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.sendall(hello)
-            if self.socket.recv(ACK.size, socket.MSG_WAITALL) != ACK.pack(0, 1):
-                raise ConnectionError("the target did not take the session token")
-            self.socket.setblocking(False)
-            stack.pop_all()
+        self.socket = connect(where)
+        self.socket.setblocking(False)
         self._backlog: collections.deque[memoryview] = collections.deque()
         self.backlog_bytes = 0
         self._answers = bytearray()
@@ -82,40 +75,96 @@ class _Pipe:
 
     def answers(self) -> list[tuple[int, int]]:
         """Acknowledgements that have come; raises ConnectionError when the peer closed."""
-        while True:
-            try:
-                data = self.socket.recv(1 << 16)
-            except BlockingIOError:
-                break
-            if not data:
-                raise ConnectionResetError("the target closed the connection")
-            self._answers += data
-        whole = len(self._answers) // ACK.size * ACK.size
-        found = list(ACK.iter_unpack(self._answers[:whole]))
-        del self._answers[:whole]
-        return found
+        return read_answers(self.socket, self._answers)
+
+    def descriptors(self) -> list[int]:
+        """What makes `answers` worth calling."""
+        return [self.socket.fileno()]
+
+    def close(self) -> None:
+        """Close the connection; a backlog is dropped."""
+        self.socket.close()
+
+
+def connect(where: dict[str, object]) -> socket.socket:
+    """A connection that showed its session token; raises OSError, and ValueError, KeyError or TypeError for a descriptor that is none."""
+    address = (str(where["host"]), int(str(where["port"])))
+    hello = HELLO.pack(MAGIC, bytes.fromhex(str(where["token"])))
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(socket.create_connection(address, CONNECT_TIMEOUT_S))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(hello)
+        if connection.recv(ACK.size, socket.MSG_WAITALL) != ACK.pack(0, 1):
+            raise ConnectionError("the target did not take the session token")
+        stack.pop_all()
+    return connection
+
+
+def read_answers(connection: socket.socket, rest: bytearray) -> list[tuple[int, int]]:
+    """Acknowledgements that have come; `rest` keeps what is not whole. Raises ConnectionError when the peer closed."""
+    while True:
+        try:
+            data = connection.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            break
+        if not data:
+            raise ConnectionResetError("the target closed the connection")
+        rest += data
+    whole = len(rest) // ACK.size * ACK.size
+    found = list(ACK.iter_unpack(rest[:whole]))
+    del rest[:whole]
+    return found
+
+
+class Pipe(Protocol):
+    """What carries the frames of a `TcpChannel`."""
+
+    backlog_bytes: int
+
+    def send(self, parts: list[bytes | memoryview]) -> None:
+        """Queue one frame; raises OSError."""
+
+    def flush(self) -> None:
+        """Send what waits; raises OSError."""
+
+    def answers(self) -> list[tuple[int, int]]:
+        """(ticket, applied) of frames that are done; raises OSError."""
+
+    def descriptors(self) -> list[int]:
+        """What makes `answers` worth calling."""
+
+    def close(self) -> None:
+        """Drop what waits."""
 
 
 class TcpChannel:
     """Prefill's end: one or several connections to one decode node."""
 
+    tells_later = False
+    """True where also an unacknowledged frame is reported only by `Pipe.answers`."""
+
     def __init__(self, settings: TransportSettings, descriptor: bytes, seed: int) -> None:
         """Connect; raises TransportError."""
         self._ack = settings.ack
+        self._waits = settings.ack or self.tells_later
         self._plain = settings.reorder == "none"
         self._lateness = Lateness(settings, seed)
         self._tickets = 0
         self._waiting: dict[int, tuple[object, int]] = {}
         self._failed: list[tuple[object, bool]] = []
         self._broken = False
-        self._pipes: list[_Pipe] = []
+        self._pipes: list[Pipe] = []
         try:
             where = json.loads(descriptor)
             for _ in range(settings.connections):
-                self._pipes.append(_Pipe(where))
+                self._pipes.append(self._pipe(where))
         except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
             self.close()
             raise TransportError(f"cannot connect: {error}") from error
+
+    def _pipe(self, where: dict[str, object]) -> Pipe:
+        """One connection."""
+        return _Pipe(where)
 
     def write(self, write: Write) -> Outcome:
         """Send the blocks; DONE when unacknowledged, PENDING with ack, FAILED when the peer is gone."""
@@ -127,7 +176,7 @@ class TcpChannel:
             shares = self._shares(blocks)
         except OSError:
             return Outcome.FAILED
-        if self._ack:
+        if self._waits:
             self._waiting[self._tickets] = (write.key, len(shares))
         try:
             for number, (pipe, share) in enumerate(shares):
@@ -136,9 +185,9 @@ class TcpChannel:
             self._waiting.pop(self._tickets, None)
             self._break()
             return Outcome.FAILED
-        return Outcome.PENDING if self._ack else Outcome.DONE
+        return Outcome.PENDING if self._waits else Outcome.DONE
 
-    def _shares(self, blocks: Sequence[Block]) -> list[tuple[_Pipe, Sequence[Block]]]:
+    def _shares(self, blocks: Sequence[Block]) -> list[tuple[Pipe, Sequence[Block]]]:
         count = len(self._pipes)
         if count == 1 and len(blocks) <= FRAME_BLOCKS_MAX and self._bytes(blocks) <= DATA_BYTES_MAX:
             return [(self._pipes[0], blocks)]
@@ -208,7 +257,7 @@ class TcpChannel:
 
     def descriptors(self) -> list[int]:
         """The sockets: acknowledgements and the peer's end make them readable."""
-        return [] if self._broken else [pipe.socket.fileno() for pipe in self._pipes]
+        return [] if self._broken else [fd for pipe in self._pipes for fd in pipe.descriptors()]
 
     @property
     def busy(self) -> bool:
@@ -218,4 +267,4 @@ class TcpChannel:
     def close(self) -> None:
         """Close the connections; a backlog is dropped."""
         for pipe in self._pipes:
-            pipe.socket.close()
+            pipe.close()

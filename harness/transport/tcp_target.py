@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from harness.history.event import Refusal, Verb
 from harness.history.recorder import Observer
@@ -46,10 +46,20 @@ class _BadFrame(Exception):
     """Bytes that are not a frame: the connection is closed, since nothing after them can be trusted."""
 
 
+class Connection(Protocol):
+    """What a receiver reads frames from: a socket, or what stands for one."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Bytes of the stream; 0 at its end. Raises OSError."""
+
+    def sendall(self, data: bytes, /) -> None:
+        """Answer. Raises OSError."""
+
+
 class Receiver:
     """Applies the frames of one connection in order, on the thread that calls `serve`."""
 
-    def __init__(self, target: TcpTarget, connection: socket.socket, record: Observer) -> None:
+    def __init__(self, target: TcpTarget, connection: Connection, record: Observer) -> None:
         """Records go to `record`, which only this thread uses."""
         self._target = target
         self._connection = connection
@@ -160,10 +170,11 @@ class TcpTarget:
         self.bad_frames = 0
         self.refused = 0
         self.closing = threading.Event()
-        self._recorder = recorder
+        self.recorder = recorder
         self._token = secrets.token_bytes(16)
         self._threads: list[tuple[threading.Thread, socket.socket]] = []
         self._listener = socket.create_server((settings.host, 0), backlog=64)
+        self.host = settings.host
         host, port = self._listener.getsockname()[:2]
         self._where = {"host": host, "port": port, "token": self._token.hex()}
         self._acceptor = threading.Thread(target=self._accept, name="accept", daemon=True)
@@ -213,7 +224,11 @@ class TcpTarget:
                 self.bad_frames += 1
                 return
             _ahead_of_python()
-            Receiver(self, connection, self._recorder("recv")).serve()
+            self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Take frames until the connection ends."""
+        Receiver(self, connection, self.recorder("recv")).serve()
 
     def close(self) -> None:
         """Close every connection and wait for the threads."""

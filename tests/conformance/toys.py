@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from harness.history.event import Refusal, Verb
-from harness.transport.base import Block, Outcome, Ownership, TransportError, Write
+from harness.transport.base import Block, Done, Lack, Outcome, Ownership, TransportError, Write
 from harness.transport.conformance import MIB
 from harness.transport.lateness import Late, Lateness
 
@@ -141,7 +141,11 @@ class Toy:
 
     name = "toy"
     refuses = True
+    lacks: frozenset[Lack] = frozenset()
     queue_bytes_max = 64 * MIB
+
+    def done(self, settings: Any) -> Done:
+        return Done.VISIBLE if settings.ack else Done.LEFT
 
     def target(self, settings: Any, memory: Any, owners: Ownership, seed: int, recorder: Any) -> ToyTarget:
         return ToyTarget(self, settings, memory, owners, seed, recorder)

@@ -96,7 +96,10 @@ def _drains(runs: Path) -> bool:
     [
         (["--guards", "nope"], "guards: 'nope' is not allowed; use one of sglang-0.5.8"),
         (["--guards", "hardened,-nope"], "guards: '-nope' is not allowed"),
-        (["--transport", "rdma"], "transport.name: 'rdma' is not allowed; use one of shm, tcp"),
+        (
+            ["--transport", "rdma"],
+            "transport.name: 'rdma' is not allowed; use one of gloo, mooncake, nixl, nixl-shm, nixl-tcp, shm, tcp",
+        ),
         (["--concurrency", "0"], "workload.concurrency: 0 is not allowed; use 1 to 65536"),
         (["--seed", "x"], "seed: 'x' is not allowed; use a whole number"),
         (["--set", "slots=4"], "slots: no such field (did you mean engine.slots?)"),
