@@ -21,7 +21,7 @@ def left_behind(cluster: Cluster, settle_s: float = SETTLE_S) -> list[str]:
     """One line for each thing of a closed `cluster` that is still there after at most `settle_s`; empty when all is gone."""
     pids = {member.process.pid for member in cluster.members}
     looks = (
-        lambda: _processes(cluster.name),
+        lambda: _processes(cluster),
         lambda: _sockets(cluster.name),
         lambda: _shared_files(cluster.name, pids),
     )
@@ -35,20 +35,33 @@ def _settled(look: Callable[[], list[str]], deadline: float) -> list[str]:
     return found
 
 
-def _processes(name: str) -> list[str]:
-    """Processes that carry the cluster's name: each node's title and command line has its registry's address."""
+def _processes(cluster: Cluster) -> list[str]:
+    """Nodes that still run, and any other process that carries the cluster's name: a node's title has its registry's address."""
+    running = [
+        f"process {member.process.pid}: {member.name}, still running"
+        for member in cluster.members
+        if member.process.is_alive()
+    ]
+    known = {member.process.pid for member in cluster.members}
+    others = [(pid, title) for pid, title in _named(cluster.name) if pid not in known]
+    return running + [f"process {pid}: {title}" for pid, title in others]
+
+
+def _named(name: str) -> list[tuple[int, str]]:
+    """(pid, command line) of every process that has `name` in it."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if name in " ".join(process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"process {process.pid}: {' '.join(process.cmdline())}")
+            title = " ".join(process.cmdline())
+            if name in title and process.status() != psutil.STATUS_ZOMBIE:
+                found.append((process.pid, title))
     return found
 
 
 def _sockets(name: str) -> list[str]:
     """Abstract Unix sockets that carry the cluster's name."""
     lines = Path("/proc/net/unix").read_text().splitlines()
-    return [f"socket {line.split()[-1]}" for line in lines if f"@handoff-{name}-" in line]
+    return sorted({f"socket {line.split()[-1]}" for line in lines if f"@handoff-{name}-" in line})
 
 
 def _shared_files(name: str, pids: Collection[int | None]) -> list[str]:
@@ -64,8 +77,11 @@ def _shared_files(name: str, pids: Collection[int | None]) -> list[str]:
 
 
 def kill(cluster: Cluster) -> None:
-    """End what is left of `cluster` with SIGKILL."""
-    for process in psutil.process_iter():
+    """End what is left of `cluster` with SIGKILL, so that the end of this process does not wait for it."""
+    for member in cluster.members:
+        if member.process.is_alive():
+            member.process.kill()
+            member.process.join()
+    for pid, _ in _named(cluster.name):
         with contextlib.suppress(psutil.Error):
-            if cluster.name in " ".join(process.cmdline()):
-                process.kill()
+            psutil.Process(pid).kill()

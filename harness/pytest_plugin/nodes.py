@@ -79,7 +79,7 @@ class Nodes:
             killed = [
                 f"{m.name} ended with {m.exit_code}; see {m.log}"
                 for m in leaving
-                if m.exit_code not in {0, -signal.SIGTERM}
+                if m.exit_code not in {0, -signal.SIGTERM, None}
             ]
         assert isinstance(self.session.cluster, Cluster)
         left = leftovers.left_behind(self.session.cluster)

@@ -20,8 +20,8 @@ from harness.cluster import Member
 
 Tell = Callable[[FrameType | None], None]
 """Told the main thread's frame, or None where the process ends next."""
-WAIT_S = 2.0
-"""How long all nodes together may take to write their stacks."""
+WAIT_S = 10.0
+"""How long all nodes together may take to write their stacks, on a busy machine; it takes 0.1 s on one that is not."""
 _POLL_S = 0.02
 _QUIET_S = 0.1
 """A log that has not grown for so long is complete."""
