@@ -81,9 +81,10 @@ def _chart(lines: Sequence[Line], axis: Axis, pick: Pick, name: str, *, log: boo
             if knees and line.knee:
                 axes.plot([line.knee.at], [line.knee.rate], marker="*", markersize=17, color=_SERIES[number_], markeredgecolor=_INK, linestyle="none", zorder=5)  # fmt: skip
                 axes.annotate(f"knee {number(line.knee.at)}", (line.knee.at, line.knee.rate), textcoords="offset points", xytext=(7, -15), color=_INK)  # fmt: skip
-        _scales(axes, axis, log=log)
+        _scales(axes, lines, axis, log=log)
         axes.set_xlabel(_axis_name(axis))
-        axes.set_title(name, loc="left", fontsize=12)
+        only = f", {lines[0].label}" if len(lines) == 1 and lines[0].rest else ""
+        axes.set_title(name + only, loc="left", fontsize=12)
         if len(lines) > 1:
             axes.legend(loc="best", fontsize=10)
         return _svg(figure, name)
@@ -101,19 +102,35 @@ def _draw(axes: Axes, line: Line, axis: Axis, pick: Pick, series: int) -> None:
     )
 
 
-def _scales(axes: Axes, axis: Axis, *, log: bool) -> None:
-    values = sorted(float(value) for value in axis.values)
+def _scales(axes: Axes, lines: Sequence[Line], axis: Axis, *, log: bool) -> None:
+    values = sorted({float(cell.values[axis.field]) for line in lines[:SERIES_MAX] for cell in line.cells})
+    if not values:
+        return
     if values[0] > 0 and values[-1] / values[0] > 8:
         axes.set_xscale("log")
         axes.set_xticks(values if len(values) <= 10 else values[:: len(values) // 8])
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.minorticks_off()
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(_plain))
     if log and axes.has_data():
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            set_formatter(FuncFormatter(_plain if _decades(axes.get_ylim()) < 1.3 else _round))
     else:
         axes.set_ylim(bottom=0)
+
+
+def _decades(limits: tuple[float, float]) -> float:
+    return math.log10(limits[1] / limits[0])
+
+
+def _plain(value: float, _: object) -> str:
+    return f"{value:g}"
+
+
+def _round(value: float, _: object) -> str:
+    """Only 1, 10, 100: what lies between would crowd a long axis."""
+    return f"{value:g}" if math.isclose(math.log10(value), round(math.log10(value)), abs_tol=1e-9) else ""
 
 
 def _axis_name(axis: Axis) -> str:

@@ -107,7 +107,9 @@ def held(plan: Plan) -> list[tuple[str, Any]]:
         if field in SHOWN or value != scenarios.get(plain, field):
             found.append((field, value))
     return [
-        (field, value) for field, value in found if value is not None and (field, value) != ("workload.rate_per_s", 0.0)
+        (field, _plain(value))
+        for field, value in found
+        if value is not None and (field, value) != ("workload.rate_per_s", 0.0)
     ]
 
 
@@ -134,8 +136,9 @@ def _findings(cells: Sequence[Summary], axes: Sequence[Axis], drawn: Sequence[Li
         where = f" with {line.label}" if line.rest else ""
         if line.knee:
             found.append(f"Knee{where}: {number(line.knee.at)} in flight give {number(line.knee.rate)} a second; more load brings less than 5 % more." if _in_flight(axes) else f"Knee{where}: at {number(line.knee.at)}.")  # fmt: skip
-        elif _in_flight(axes) and len(line.cells) > 1:
-            found.append(f"No knee{where}: the rate still rises at the end of the range.")
+    if _in_flight(axes) and (rising := [line for line in drawn if not line.knee and len(line.cells) > 1]):
+        where = "" if len(rising) == len(drawn) else f" with {'; '.join(line.label for line in rising)}"
+        found.append(f"No knee{where}: the rate still rises at the end of the range.")
     found += [f"{trend.text[0].upper()}{trend.text[1:]}." for trend in trends(cells, axes)]
     found += [f"{text[0].upper()}{text[1:]}." for text in ([] if not axes else busy(cells))]
     wrong = sum(cell.wrong_data.count for cell in cells)

@@ -137,8 +137,13 @@ def _bracket(measure: Measure, limits: Limits, guess: float, ample: int) -> tupl
         new = [cell for c in around(guess, limits.max_concurrency) if (cell := (c, ample)) not in cells]
         rounds += measure(title, new, limits.rounds)
         cells = sorted(cells + new)
-        best = _pick(rounds, cells, limits)[0]
         low, high = float(cells[0][0]), float(cells[-1][0])
+        try:
+            best = _pick(rounds, cells, limits)[0]
+        except NothingFits:
+            if low <= 1:
+                raise
+            best = low
         if low < best < high or (best <= low <= 1) or (best >= high >= limits.max_concurrency):
             break
         guess = low if best <= low else high

@@ -135,7 +135,7 @@ def _report(
     order = sorted(values.values(), key=lambda v: (v[SLOTS], v[CONCURRENCY]))
     plan = msgspec.structs.replace(plan, axes=[Axis(field, sorted({v[field] for v in order})) for field in (CONCURRENCY, SLOTS)])  # fmt: skip
     cells = summaries(order, runs)
-    lead = words(advice, cells) if advice else [answer]
+    lead = words(advice, cells) if advice else [answer, *(f"Note: {note}." for note in busy(cells))]
     if runs:
         page = {"manifest": folder.manifest, "plan": plan, "left": 0, "lead": lead, "title": "Hand-off tuning", "search": True}  # fmt: skip
         paths, note = write_all(folder, cells, page)

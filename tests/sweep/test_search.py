@@ -140,3 +140,17 @@ def test_loads_around_a_guess():
 def test_the_quieter_half():
     assert quieter([5, 1, 4, 2, 3, 6, 7], float) == [1, 2, 3, 4]
     assert quieter([2, 1], float) == [1, 2]
+
+
+def test_a_first_guess_that_is_too_high_is_followed_down():
+    machine = Machine(5, noise=0.01, bursts=0.0)
+
+    def misled(title, cells, rounds):
+        if title == "climbing":  # luck: nothing seems to break the bound
+            return [
+                {cells[0]: {"rate": float(cells[0][0]), "p99": 1.0, "held": 1.0, "other": 0.0}} for _ in range(rounds)
+            ]
+        return machine.measure(title, cells, rounds)
+
+    found = advise(misled, limits(p99_ms=30.0))
+    assert found.concurrency == pytest.approx(min(bound_of(machine, 30.0), knee_of(machine)), rel=0.3)
