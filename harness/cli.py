@@ -21,6 +21,7 @@ from harness.cli_matrix import bisect, matrix
 from harness.cli_releases import releases
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
 from harness.options import OPTION_FIELDS, changes_of, scenario_options
+from harness.swarm_cli import swarm
 from harness.sweep.commands import sweep, tune
 
 EXIT_OF = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_UNKNOWN}
@@ -161,6 +162,7 @@ def guards(*, as_json: bool) -> None:
 app.add_command(matrix)
 app.add_command(bisect)
 app.add_command(releases)
+app.add_command(swarm)
 app.add_command(sweep)
 app.add_command(tune)
 app.add_command(bugs)

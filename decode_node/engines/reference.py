@@ -169,7 +169,7 @@ class ReferenceEngine:
         if handoff.status == FAILED and self.guards.terminal_failed:
             return
         handoff.status = message.status
-        handoff.drained = message.drained
+        handoff.drained = handoff.drained or message.drained  # a notice of its own may have overtaken this
         if handoff.fan is not None:
             handoff.status = handoff.fan.report(message.rank, message.status, drained=message.drained)
             handoff.drained = not handoff.fan.undrained

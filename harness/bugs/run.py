@@ -70,9 +70,12 @@ class Runner:
         return session
 
     def run(self, chosen: Scenario) -> Outcome:
-        """One run, judged."""
+        """One run, judged; raises KeyboardInterrupt when the user ended it."""
         folder = prepare(chosen, self._runs, self._command)
-        self._nodes(chosen.topology).run(chosen, folder, Quiet())
+        session = self._nodes(chosen.topology)
+        session.run(chosen, folder, Quiet())
+        if session.interrupted:
+            raise KeyboardInterrupt
         return judge(folder)
 
     def reference(self, chosen: Scenario) -> Outcome:

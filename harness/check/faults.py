@@ -57,6 +57,7 @@ class Faults:
         self.windows: list[list[int]] = []
         """[kind, node, begin ns, end ns]."""
         self._probes: Counter[str] = Counter()
+        self._last_probe: list[tuple[Stream, Records]] = []
 
     def take(self, step: Step) -> None:
         """Look at a step's records."""
@@ -87,7 +88,10 @@ class Faults:
         code = records["code"]
         right = (code == FaultEvent.ANSWERED) & np.isin(records["c"], ANSWERS)
         wrong = (code == FaultEvent.SILENT) | ((code == FaultEvent.ANSWERED) & ~right)
-        self._probes["sent"] += int((code == FaultEvent.HIT).sum())
+        sent = np.flatnonzero(code == FaultEvent.HIT)
+        self._probes["sent"] += len(sent)
+        if len(sent):
+            self._last_probe = [(self._driver, take(records, sent[-1:]))]
         self._probes["over"] += int((right | wrong).sum())
         for i in np.flatnonzero(wrong):
             silent = code[i] == FaultEvent.SILENT
@@ -98,7 +102,7 @@ class Faults:
         """Probes of which nobody said anything."""
         left = self._probes["sent"] - self._probes["over"]
         if complete and left:
-            self._tally.show("not-refused", "no answer recorded", left, [])
+            self._tally.show("not-refused", "no answer recorded", left, self._last_probe)
 
     def excused(self, rows: Rows, reason: Reason) -> Mask:
         """Which of the `rows` (n,) of a `Table` may have failed for `reason`, or late with TIMEOUT."""

@@ -62,7 +62,8 @@ class Writes:
         if not picked or len(self._due) >= HELD_MAX:
             return self._issue(write)
         staged = _Staged(write)
-        for rule in picked:
+        # A write is held first and fails last, whatever order the scenario names them in.
+        for rule in sorted(picked, key=lambda rule: rule.fault.kind.number is FaultKind.FAIL):
             _APPLY[rule.fault.kind.number](rule, staged)
         if staged.fails and not staged.stages:
             return Outcome.FAILED
@@ -141,6 +142,8 @@ def _hold(rule: Rule, staged: _Staged) -> None:
 
 def _fail(rule: Rule, staged: _Staged) -> None:
     when = rule.fault.s("when")
+    if not staged.stages:
+        return  # another fault has failed it before it began
     rule.hit(staged.write.room)
     staged.fails = True
     if when == "before":

@@ -103,7 +103,7 @@ def held(plan: Plan) -> list[tuple[str, Any]]:
             continue
         value = scenarios.get(first, field)
         if value is None and "transport.name" not in varied:
-            value = getattr(window, field.rpartition(".")[2])
+            value = getattr(window, field.rpartition(".")[2], None)
         if field in SHOWN or value != scenarios.get(plain, field):
             found.append((field, value))
     return [

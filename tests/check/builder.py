@@ -18,7 +18,10 @@ from harness.history.event import (
     LOGPROB_MASK,
     REQUIRED_MASK,
     ROOM_BIT,
+    FaultEvent,
+    FaultKind,
     Kind,
+    Loss,
     NodeEvent,
     Phase,
     Reason,
@@ -66,6 +69,7 @@ class Request:
         self.history, self.room, self.slot, self.mask = history, room, slot, mask
         self.prefill, self.decode = prefill, decode
         self.tenure = 0
+        self.asked = False
         self.row = tags(room, mask)
 
     def _driver(self, **fields: Any) -> Self:
@@ -149,7 +153,20 @@ class Request:
         self._main().row(Verb.USE, self.room, self.slot, self.tenure, fields, 0, 0, read)
         return self
 
-    def abort(self, reason: Reason, *, word: int = 0) -> Self:
+    def hit(self, kind: FaultKind, *, held_ns: int = 0, loss: Loss = Loss.NONE, number: int = 0) -> Self:
+        """A fault was injected into this hand-off."""
+        fields = {"code": FaultEvent.HIT, "flags": kind << 16 | number, "a": held_ns, "c": loss}
+        self.history.driver.event(Verb.FAULT, self.room, **fields)
+        return self
+
+    def _asked(self, reason: Reason, *, asked: bool) -> None:
+        """The client asked for what is told as cancelled."""
+        if reason is Reason.CANCELLED and asked and not self.asked:
+            self.asked = True
+            self.hit(FaultKind.ABORT)
+
+    def abort(self, reason: Reason, *, word: int = 0, asked: bool = True) -> Self:
+        self._asked(reason, asked=asked)
         self._main().event(Verb.ABORT, self.room, self.slot, self.tenure, code=reason, value=word)
         return self
 
@@ -161,7 +178,8 @@ class Request:
     def ok(self, *, value: int | None = None) -> Self:
         return self._driver(kind=Kind.OK, b=self.index, value=token(self.room) if value is None else value)
 
-    def fail(self, reason: Reason) -> Self:
+    def fail(self, reason: Reason, *, asked: bool = True) -> Self:
+        self._asked(reason, asked=asked)
         return self._driver(kind=Kind.FAIL, code=reason, b=self.index)
 
     def info(self, reason: Reason) -> Self:

@@ -7,7 +7,7 @@ import pytest
 from harness.check import assumptions
 from harness.check.assumptions import survey
 from harness.errors import HistoryError
-from harness.history.event import HEADER_BYTES, MAGIC, Kind, Verb
+from harness.history.event import HEADER_BYTES, MAGIC, Kind, Reason, Verb
 from harness.history.reader import open_streams
 
 from .builder import History, counts, tags
@@ -65,7 +65,7 @@ def test_a_room_that_cannot_be(h, room):
 
 def test_the_largest_room(h):
     h.driver.event(Verb.HANDOFF, 2**63 - 1, kind=Kind.INVOKE, b=2)
-    h.driver.event(Verb.HANDOFF, 2**63 - 1, kind=Kind.FAIL, code=6, b=2)
+    h.driver.event(Verb.HANDOFF, 2**63 - 1, kind=Kind.INFO, code=Reason.INTERRUPTED, b=2)
     clean(h)
 
 
@@ -92,7 +92,7 @@ def test_a_room_that_was_used_long_ago(h, monkeypatch):
     monkeypatch.setattr(assumptions, "RECENT_ROOMS", 2)
     monkeypatch.setattr("harness.check.limits.LAG", 1)
     h.healthy(4, 5, 6, 7, 8)
-    h.request(4).invoke().fail(6)
+    h.request(4).invoke().fail(Reason.CANCELLED)
     assert counts(h.finish().check(chunk=1)) == {}
 
 

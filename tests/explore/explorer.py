@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from .world import Action, Setup, World
 
-OPTIONAL = {"timeout", "expire", "rank fails", "forget"}
+OPTIONAL = {"timeout", "expire", "rank fails", "forget", "abort", "overtake", "repeat"}
 """Actions that need not happen: a schedule may end though one of them could come."""
-OPTIONS = ("timeout", "expire", "rank_fails", "forget", "instant", "batched")
+OPTIONS = ("timeout", "expire", "rank_fails", "forget", "abort", "overtake", "repeat", "instant", "batched")
 END = -1
 
 

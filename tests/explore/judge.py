@@ -47,6 +47,7 @@ class Judge:
         self.wrong: list[int] = []
         self.kept: dict[int, Tags] = {}
         self.ended: list[int] = []
+        self.given_up: list[int] = []
 
     def take(self) -> frozenset[str]:
         """Anomalies since the last call."""
@@ -110,7 +111,7 @@ class Judge:
             self.say("false-abort" if word == self.found.get(room) else "foreign-abort", room)
         elif reason == Reason.TIMEOUT:
             self.say("hang", room)
-        else:
+        elif room not in self.given_up or reason not in {Reason.CANCELLED, Reason.PREFILL_FAILED}:
             self.say("abort", room)
 
     def row(self, verb: int, room: int, wants: int, code: int, flags: int, tags: Sequence[int]) -> None:

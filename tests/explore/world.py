@@ -15,7 +15,7 @@ from typing import Any
 
 from decode_node.aux import apply_row
 from decode_node.engines.reference import ReferenceEngine
-from harness.history.event import KV_BIT, ROOM_BIT, Refusal, Resource, Role, Verb
+from harness.history.event import KV_BIT, ROOM_BIT, FaultEvent, FaultKind, Refusal, Resource, Role, Verb
 from harness.history.recorder import Recorder
 from harness.protocol import wire
 from harness.protocol.guards import parse
@@ -43,7 +43,7 @@ ASK, TELL = f"{_DECODE}>{_PREFILL}", f"{_PREFILL}>{_DECODE}"
 PAIRS = (FEED_PREFILL, FEED_DECODE, ASK, TELL)
 
 Action = tuple[Any, ...]
-"""("deliver", pair), ("land", ticket, group), ("complete",), ("poll",), ("step",), ("timeout",), ("expire",), ("rank fails",), ("forget",)."""
+"""("deliver", pair), ("land", ticket, group), ("complete",), ("poll",), ("step",), ("timeout",), ("expire",), ("rank fails",), ("forget",), ("abort",), ("overtake", pair), ("repeat", pair)."""
 
 IDS, REST_OF_ROW = (0,), (1, 2, 3, 4, 5, 6, 7, 8)
 SPLIT = (IDS, REST_OF_ROW)
@@ -68,6 +68,12 @@ class Setup:
     """A second prefill rank may report Failed for A once, while decode waits for A."""
     forget: bool = False
     """More time than a transfer may take passes at prefill once, at any moment; less than the client's patience."""
+    abort: str = ""
+    """The client may give A up once, at any moment: "both" sides are told, or "decode" or "prefill"."""
+    overtake: bool = False
+    """Once, a control message between the two nodes may be overtaken by the one behind it."""
+    repeat: bool = False
+    """Once, a control message between the two nodes may come twice."""
     instant: str = ""
     """Letters of requests whose blocks all land before `write` returns, which then says DONE."""
     wants: tuple[int, int] = (0, 0)
@@ -148,6 +154,7 @@ class World:
         self.completions: list[tuple[Any, bool]] = []
         self.flags = {"ticket": 0, "timeout": int(setup.timeout), "expire": int(setup.expire)}
         self.flags |= {"rank fails": int(setup.rank_fails), "forget": int(setup.forget)}
+        self.flags |= {"abort": int(bool(setup.abort)), "overtake": int(setup.overtake), "repeat": int(setup.repeat)}
         self.now = 0.0
         # The first poll sweeps; from now on one with nothing to look at changes nothing.
         self.engine.poll(self.now)
@@ -224,8 +231,19 @@ class World:
             found.append(("rank fails",))
         if self.flags["expire"] and self.engine.holding:
             found.append(("expire",))
+        return found + self._mishaps()
+
+    def _mishaps(self) -> list[Action]:
+        """What need not happen, and may once."""
+        found: list[Action] = []
         if self.flags["forget"] and self.machine.rooms:
             found.append(("forget",))
+        if self.flags["abort"] and ROOMS[0] not in self.judge.ended:
+            found.append(("abort",))
+        if self.flags["overtake"]:
+            found += [("overtake", pair) for pair in (ASK, TELL) if len(self.queues[pair]) > 1]
+        if self.flags["repeat"]:
+            found += [("repeat", pair) for pair in (ASK, TELL) if self.queues[pair]]
         return found
 
     def do(self, action: Action) -> str:
@@ -233,6 +251,8 @@ class World:
         kind = action[0]
         if kind == "deliver":
             return self._deliver(action[1])
+        if kind in {"overtake", "repeat"}:
+            return self._misdeliver(kind, action[1])
         if kind == "land":
             return self._land(action[1], action[2])
         if kind == "complete":
@@ -244,13 +264,24 @@ class World:
             if self.engine._using:
                 self.now += STEP_S
             return self._poll("decode polls")
+        return self._once(kind)
+
+    def _misdeliver(self, kind: str, pair: str) -> str:
+        self.flags[kind] = 0
+        queue = self.queues[pair]
+        if kind == "repeat":
+            queue.append(queue[0])
+            return f"{pair}: the next message will come again"
+        queue[0], queue[1] = queue[1], queue[0]
+        return f"{pair}: the next message is overtaken"
+
+    def _once(self, kind: str) -> str:
         if kind == "step":
             self._prefill_step()
             return "prefill steps"
-        return self._once(kind)
-
-    def _once(self, kind: str) -> str:
         self.flags[kind] = 0
+        if kind == "abort":
+            return self._give_up()
         if kind == "forget":
             self.machine.sweep(TRANSFER_TIMEOUT_S + 1.0)
             return "much time passes at prefill"
@@ -263,6 +294,17 @@ class World:
         self.engine.deliver(wire.Status(ROOMS[0], 0, 1, True))
         self._decode_out()
         return "another prefill rank reports Failed for A"
+
+    def _give_up(self) -> str:
+        """The client tells, on the same connections as its requests."""
+        room = ROOMS[0]
+        self.judge.given_up.append(room)
+        if self.tape is not None:
+            self.tape[_DRIVER].event(Verb.FAULT, room, code=FaultEvent.HIT, flags=FaultKind.ABORT << 16)
+        for side, pair in (("decode", FEED_DECODE), ("prefill", FEED_PREFILL)):
+            if self.setup.abort in {"both", side}:
+                self.queues[pair].append(wire.Cancel(room))
+        return "the client gives A up"
 
     def _poll(self, words: str) -> str:
         before = len(self.judge.committed), len(self.judge.aborted), dict(self.engine.ready)
@@ -292,6 +334,8 @@ class World:
     def _to_decode(self, message: Any) -> None:
         if type(message) is wire.Request:
             self.engine.admit(message, self.now)
+        elif type(message) is wire.Cancel:
+            self.engine.cancel(message.room, self.now)
         elif type(message) is tuple:
             aux, raw = message
             assert apply_row(self.buffers, self.owners, aux, raw, self.engine.record)
@@ -303,6 +347,8 @@ class World:
             self.machine.request(message)
         elif type(message) is wire.RoomExchange:
             self.machine.exchange(message)
+        elif type(message) is wire.Cancel:
+            self.machine.cancel(message)
         else:
             self.machine.abort(message)
 

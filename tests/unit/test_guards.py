@@ -11,12 +11,13 @@ from harness.protocol import guards
 
 ALL = set(guards.Guards.__struct_fields__)
 ON = {
-    "sglang-0.5.8": {"requested_fields_only"},
-    "sglang-0.5.9": {"requested_fields_only", "validate_room"},
-    "sglang-0.5.12": {"requested_fields_only", "validate_room", "copy_row"},
-    "sglang-0.5.13": {"requested_fields_only", "validate_room", "copy_row", "clear_on_free", "notify_abort"},
+    "sglang-0.5.8": {"requested_fields_only", "refuse_duplicate"},
+    "sglang-0.5.9": {"requested_fields_only", "refuse_duplicate", "validate_room"},
+    "sglang-0.5.12": {"requested_fields_only", "refuse_duplicate", "validate_room", "copy_row"},
+    "sglang-0.5.13": {"requested_fields_only", "refuse_duplicate", "validate_room", "copy_row", "clear_on_free", "notify_abort", "notify_failed"},
     "sglang-0.5.20": {
-        "requested_fields_only", "validate_room", "copy_row", "clear_on_free", "notify_abort", "drain_on_abort", "terminal_failed",
+        "requested_fields_only", "refuse_duplicate", "validate_room", "copy_row", "clear_on_free", "notify_abort", "notify_failed",
+        "drain_on_abort", "terminal_failed",
     },
     "hardened": ALL,
 }  # fmt: skip

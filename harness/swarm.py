@@ -1,0 +1,142 @@
+"""A swarm: run after run, each with a random mixture of faults drawn from the seed, on nodes that are kept from run to run."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.bugs.run import Runner
+from harness.faults.catalogue import MESSAGES
+from harness.protocol.rooms import draw
+from harness.scenario import Scenario, load
+
+FAULTS_MIN, FAULTS_MAX = 1, 5
+_SWARM = 41
+
+
+def _menu(rng: random.Random, *, kill: bool) -> list[str]:
+    """One of each fault, with parameters drawn from `rng`."""
+    some = round(rng.choice((0.002, 0.01, 0.05, 0.2)), 4)
+    few = rng.choice((0.001, 0.005))
+    ms = rng.choice((1, 5, 20, 60))
+    message = rng.choice(MESSAGES)
+    # An abort or a drain notice is rare enough that a small share may never come by.
+    often = 0.5 if message in {"drained", "abort"} else some
+    loss = rng.choice(("request", "exchange", "status"))
+    pace = f"every_s={rng.choice((0.3, 0.7))},for_ms={rng.choice((50, 300))}"
+    menu = [
+        f"abort:fraction={some},ms={ms},side={rng.choice(('both', 'decode', 'prefill'))}",
+        f"abort:fraction={some},state={rng.choice(('queued', 'exchange', 'writing', 'sent', 'status'))}",
+        f"hold-write:fraction={some},ms={ms},where={rng.choice(('kv', 'row', 'all'))},status={rng.choice(('after', 'before'))}",
+        f"delay:message={message},fraction={often},ms={ms}",
+        f"duplicate:message={message},fraction={often},ms={ms}",
+        f"reorder:message={message},fraction={often},ms={ms}",
+        f"drop:message={loss},fraction={few}",
+        f"fail:fraction={some},when={rng.choice(('before', 'during', 'after', 'short'))}",
+        f"fail:fraction={few},when=silent",
+        f"corrupt:fraction={few},where={rng.choice(('kv', 'row', 'room'))}",
+        f"duplicate-room:fraction={some}",
+        f"bad-room:fraction={some}",
+        f"orphan-room:fraction={few},side={rng.choice(('decode', 'prefill'))}",
+        f"burst:every_s=0.5,size={rng.choice((50, 400))}",
+        f"starve:what={rng.choice(('slots', 'pages'))},keep=4,{pace}",
+        f"partition:direction={rng.choice(('both', 'to-prefill', 'to-decode'))},{pace}",
+        f"stop:node={rng.choice(('prefill', 'decode'))},{pace}",
+        f"slow:node={rng.choice(('prefill', 'decode'))},{pace}",
+    ]
+    return [*menu, f"kill:node={rng.choice(('prefill', 'decode'))},every_s=0.5"] if kill else menu
+
+
+NEEDS_ABORTS = ("message=drained", "message=abort")
+"""Faults of messages that only come after an abort."""
+
+
+def scenario(base: dict[str, Any], seed: int, number: int, *, kill: bool) -> Scenario:
+    """Scenario of run `number` of the swarm `seed`: a pure function of both. `base` are changes that all runs have."""
+    rng = random.Random(draw(seed, _SWARM, number))
+    menu = _menu(rng, kill=kill)
+    chosen = rng.sample(menu, rng.randint(FAULTS_MIN, FAULTS_MAX))
+    if any(what in fault for fault in chosen for what in NEEDS_ABORTS):
+        chosen = [*chosen, "abort:state=writing,fraction=0.1"]
+    pages = rng.choice(("fifo", "lifo", "random"))
+    policy = rng.choice(("fifo", "lifo", "random"))
+    drawn: dict[str, Any] = {
+        "seed": draw(seed, _SWARM, number, 1) >> 2,
+        "faults": chosen,
+        "engine.slot_policy": policy,
+        "engine.page_policy": pages,
+        "engine.slots": rng.choice((4, 16, 32)),
+        "engine.prefill_slots": rng.choice((0, 4, 8)),
+        "transport.name": rng.choice(("shm", "tcp")),
+        "transport.reorder": rng.choice(("none", "random", "room_first")),
+        "transport.ack": rng.random() < 0.25,
+    }
+    return load(None, {**drawn, **base, "name": "swarm"})
+
+
+@dataclass
+class Swarm:
+    """What came of it all."""
+
+    runs: int = 0
+    requests: int = 0
+    committed: int = 0
+    by_transport: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+    """Times that each kind of fault was injected."""
+    anomalies: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    bad: list[dict[str, Any]] = field(default_factory=list)
+    """Runs that were not valid: folder, faults, anomalies, coverage that was missing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        counters = {name: dict(value) for name, value in vars(self).items() if isinstance(value, Counter)}
+        return {**vars(self), **counters}
+
+
+def run(
+    base: dict[str, Any], seed: int, requests: int, runs: Path, command: list[str], *, kill: bool,
+    tell: Callable[[Swarm, Scenario, dict[str, Any]], None],
+) -> Swarm:  # fmt: skip
+    """Run until `requests` hand-offs have been driven. Folders of valid runs are removed."""
+    swarm = Swarm()
+    with Runner(runs, command) as runner:
+        while swarm.requests < requests:
+            chosen = scenario(base, seed, swarm.runs, kill=kill)
+            results = runner.run(chosen).results
+            _count(swarm, chosen, results)
+            tell(swarm, chosen, results)
+            if results["verdict"] == "valid":
+                shutil.rmtree(results["folder"], ignore_errors=True)
+    return swarm
+
+
+def _count(swarm: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
+    swarm.runs += 1
+    swarm.requests += results["requests"]
+    swarm.committed += results["committed"]
+    swarm.by_transport[chosen.transport.name] += results["requests"]
+    swarm.verdicts[results["verdict"]] += 1
+    for entry in results["coverage"]:
+        if entry["name"].startswith("fault "):
+            swarm.hits[entry["name"].removeprefix("fault ").partition(":")[0]] += int(entry["seen"])
+    for anomaly in results["anomalies"]:
+        swarm.anomalies[anomaly["name"]] += anomaly["count"]
+    if results["verdict"] != "valid":
+        swarm.bad.append(_bad(chosen.faults, results))
+
+
+def _bad(faults: Sequence[str], results: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "folder": results["folder"],
+        "verdict": results["verdict"],
+        "faults": list(faults),
+        "anomalies": {anomaly["name"]: anomaly["count"] for anomaly in results["anomalies"]},
+        "missing": [entry["name"] for entry in results["coverage"] if not entry["met"]],
+    }

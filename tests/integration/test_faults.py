@@ -1,0 +1,116 @@
+"""Faults on real nodes: what they find in a release, that the reference bears them, that what is killed comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from integration.cli import handoff, nothing_left, start, stress, under_load, until
+
+pytestmark = pytest.mark.integration
+WRITES = (
+    "--fault",
+    "abort:fraction=0.2,ms=40",
+    "--fault",
+    "hold-write:ms=40,where=kv",
+    "--set",
+    "engine.page_policy=lifo",
+)
+PATIENT = ("--set", "limits.transfer_timeout_s=10", "--set", "limits.min_window=0")
+
+
+def _names(results: dict) -> set[str]:
+    return {anomaly["name"] for anomaly in results["anomalies"]}
+
+
+def test_aborts_under_held_writes_give_foreign_kv_before_the_deferred_release(tmp_path: Path) -> None:
+    found = stress(tmp_path, "--guards", "sglang-0.5.12", "--duration", "10", *WRITES, *PATIENT)
+    assert found["code"] == 1
+    assert {"foreign-kv", "foreign-write"} <= _names(found)
+
+
+@pytest.mark.parametrize("guards", ["sglang-0.5.20", "hardened"])
+def test_and_none_after_it(tmp_path: Path, guards: str) -> None:
+    found = stress(tmp_path, "--guards", guards, "--duration", "4", *WRITES, *PATIENT)
+    assert (found["code"], _names(found)) == (0, set())
+    assert found["other_aborts"] > 0
+
+
+@pytest.mark.parametrize("node", ["prefill", "decode"])
+def test_a_killed_node_comes_back_and_serves(tmp_path: Path, node: str) -> None:
+    steady = ("--set", "workload.arrival=fixed", "--set", "workload.rate_per_s=500")
+    with nothing_left() as watch:
+        fault = f"kill:node={node},every_s=1,count=1"
+        driver = start(
+            tmp_path, "stress", "--quiet", "--json", "--requests", "1000", "--fault", fault, *steady, *PATIENT
+        )
+        until(lambda: under_load(tmp_path, 100), "load")
+        watch(driver)
+        out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 0, out[-2000:] + err
+    results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
+    assert results["committed"] > 600
+    assert results["resources"].keys() == {"prefill-0", "decode-0"}
+
+
+@pytest.mark.parametrize("fault", ["duplicate-room:fraction=1,count=1000", "bad-room:fraction=1,count=1000"])
+def test_rooms_that_must_be_refused_are_and_the_nodes_go_on(tmp_path: Path, fault: str) -> None:
+    found = stress(tmp_path, "--requests", "3000", "--fault", fault, *PATIENT)
+    assert (found["code"], _names(found)) == (0, set())
+    assert {entry["name"]: entry["seen"] for entry in found["coverage"]}[f"fault {fault}"] == 1000
+
+
+def test_a_fault_that_never_fired_is_no_pass(tmp_path: Path) -> None:
+    found = stress(tmp_path, "--requests", "1000", "--fault", "delay:message=abort", *PATIENT)
+    assert (found["code"], _names(found)) == (3, set())
+
+
+def test_a_lost_notice_is_asked_for_again(tmp_path: Path) -> None:
+    lost = (
+        "--fault",
+        "fail:when=silent,fraction=0.01,count=8",
+        "--fault",
+        "drop:message=drained,fraction=0.5,until_s=2.5",
+    )
+    late = ("--requests", "2000", "--set", "limits.transfer_timeout_s=0.5", "--set", "limits.min_window=0")
+    assert "leak" in _names(
+        stress(
+            tmp_path,
+            "--guards",
+            "hardened,-repeat_abort",
+            *lost[:2],
+            "--fault",
+            "drop:message=drained,fraction=1",
+            *late,
+        )
+    )
+
+
+def test_a_mutant_of_the_catalogue_is_caught_and_the_reference_is_clean(tmp_path: Path) -> None:
+    ended = handoff(tmp_path, "bugs", "run", "sglang-27374", "--json")
+    assert ended.code == 0, ended.err
+    (result,) = ended.results["bugs"]
+    assert result["caught"]
+    assert result["reference_clean"]
+    assert result["anomaly"] == "false-abort"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["stress", "--fault", "abort:fraction=7"],
+            "fault abort: fraction: '7' is not allowed; use a number from 0 to 1",
+        ),
+        (["stress", "--fault", "nope"], "fault: 'nope' is not allowed; use one of abort"),
+        (["stress", "--set", "mutants=['nope']"], "mutants: 'nope' is not allowed; use one of success_on_failure"),
+        (["bugs", "run", "nope"], "bug: 'nope' is not allowed"),
+        (["bugs", "run", "--seeds", "0"], "--seeds: '0' is not allowed"),
+        (["swarm", "--requests", "x"], "--requests: 'x' is not allowed"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
+    ended = handoff(tmp_path, *arguments)
+    assert (ended.code, ended.out, len(ended.err.splitlines())) == (2, "", 1)
+    assert said in ended.err
+    assert list(tmp_path.iterdir()) == []
