@@ -58,7 +58,7 @@ _KINDS = (
         "node": _NODE, "every_s": _EVERY_S, "for_ms": _ms(0, "started again after so many ms"),
     }, "peer lost, node exit"),
     Kind("stop", FaultKind.STOP, "driver", "a node", "a node is stopped (SIGSTOP) for a while", {
-        "node": _NODE, "every_s": _EVERY_S, "for_ms": _ms(500, "for so many ms"),
+        "node": _NODE, "every_s": _EVERY_S, "for_ms": Param(500, "for so many ms: a node silent for 5 s is given up", 0, 3000),
     }, "time-out, peer lost, of rooms open meanwhile"),
     Kind("slow", FaultKind.SLOW, "driver", "a node", "a node gets half of its CPU: stopped and continued every 10 ms", {
         "node": _NODE, "every_s": _EVERY_S, "for_ms": _ms(1000, "for so many ms"),
