@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from harness import scenario as scenarios
-from harness.cli import _FIELDS, app
+from harness.cli import app
 from harness.errors import UsageError
+from harness.options import OPTION_FIELDS
 
 ROOT = Path(__file__).parents[2]
 TEXTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -62,7 +63,7 @@ def test_every_documented_command_parses(name: str, command: str) -> None:
 def _load(params: dict[str, Any]) -> None:
     """Its scenario is one that would be run."""
     wanted = dict(map(scenarios.parse_set, params["changes"]))
-    for option, field in _FIELDS.items():
+    for option, field in OPTION_FIELDS.items():
         if params[option] is not None:
             wanted |= [scenarios.parse_set(f"{field}={params[option]}")]
     scenarios.load(None, wanted)
