@@ -57,7 +57,9 @@ class Driver:
         self.nodes: dict[Address, wire.Register] = {}
         self._peers: dict[Address, Outbox] = {}
         self._seen: dict[Address, float] = {}
-        self._ready: dict[Address, str] = {}
+        self.ready: dict[Address, str] = {}
+        """Nodes that can take requests, or why they cannot."""
+        self.settings = b""
         self._census: dict[Address, wire.Census] = {}
         self._finished: set[Address] = set()
         self._serial = 0
@@ -72,11 +74,11 @@ class Driver:
         """Nodes that ended or fell silent without being asked to."""
 
     def begin(self, record: Observer) -> None:
-        """A new run: forget what belonged to the last one, and record from here on into `record`."""
-        self._take(time.monotonic())  # what came while nobody was listening
+        """A new run: forget what belonged to the last one (and what came since), and record from here on into `record`."""
+        self._take(time.monotonic())
         self.record = record
         self._load = self.nemesis = None
-        for state in (self._ready, self._census, self._gauges):
+        for state in (self.ready, self._census, self._gauges):
             state.clear()
         for node, register in self.nodes.items():
             if node in self._peers:
@@ -100,15 +102,10 @@ class Driver:
             group = [node for node in self._peers if node[0] == role]
             for node in group:
                 self._peers[node].send(wire.Configure(blob))
-            self._wait(lambda g=group: all(n in self._ready for n in g), timeout_s, "get ready", group, self._ready)  # type: ignore[misc]
+            self._wait(lambda g=group: all(n in self.ready for n in g), timeout_s, "get ready", group, self.ready)  # type: ignore[misc]
             for node in group:
-                if self._ready[node]:
-                    raise HarnessError(f"{_name(node)}: {self._ready[node]}")
-
-    def configure_one(self, node: Address) -> None:
-        """Configure a node that was started again."""
-        self._ready.pop(node, None)
-        self._peers[node].send(wire.Configure(self.settings))
+                if self.ready[node]:
+                    raise HarnessError(f"{_name(node)}: {self.ready[node]}")
 
     def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a node; one that is not there loses it."""
@@ -254,11 +251,6 @@ class Driver:
 
     # Inside ------------------------------------------------------------------------------------------------------
 
-    @property
-    def ready(self) -> dict[Address, str]:
-        """Nodes that can take requests, or why they cannot."""
-        return self._ready
-
     def _workers(self) -> list[Address]:
         return [node for node in self._peers if node[0] in NODE_ROLES]
 
@@ -352,8 +344,7 @@ class Driver:
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")
         if not expected or victim:
-            incarnation = self.nodes[node].incarnation if node in self.nodes else 1
-            gone = wire.Gone(node[0], node[1], incarnation)
+            gone = wire.Gone(node[0], node[1], self.nodes[node].incarnation if node in self.nodes else 1)
             for other in self._peers.values():
                 other.send(gone)
             self._registry.send(gone)
@@ -375,7 +366,7 @@ class Driver:
         if node in self._seen:
             self._seen[node] = now
         if isinstance(message, wire.Ready):
-            self._ready[node] = message.error
+            self.ready[node] = message.error
         elif isinstance(message, wire.Census):
             if message.serial == self._serial:
                 self._census[node] = message

@@ -89,7 +89,8 @@ class Nemesis:
     def registered(self, node: Node) -> None:
         """A node is there: if it was killed, it is configured as before."""
         if node in self.away:
-            self._driver.configure_one(node)
+            self._driver.ready.pop(node, None)
+            self._driver.send(node, wire.Configure(self._driver.settings))
 
     def _welcome(self) -> None:
         """Take back the nodes that serve again."""
