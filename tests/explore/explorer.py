@@ -17,7 +17,7 @@ from .world import Action, Setup, World
 
 OPTIONAL = {"timeout", "expire", "rank fails", "forget", "abort", "overtake", "repeat"}
 """Actions that need not happen: a schedule may end though one of them could come."""
-OPTIONS = ("timeout", "expire", "rank_fails", "forget", "abort", "overtake", "repeat", "instant", "batched")
+OPTIONS = ("timeout", "expire", "rank_fails", "forget", "abort", "overtake", "repeat", "instant", "batched", "stages")
 END = -1
 
 
@@ -114,7 +114,7 @@ class Result:
     def line(self) -> str:
         """One line for the log."""
         setup = self.setup
-        options = [name for name in OPTIONS if getattr(setup, name)]
+        options = [name for name in OPTIONS if getattr(setup, name) != getattr(Setup, name)]
         what = " ".join([setup.guards, "on", setup.plane, f"arrive={setup.arrive}", *options])
         found = ", ".join(f"{name}: {count}" for name, count in self.anomalies.items()) or "no anomaly"
         return f"{what}: {self.schedules} schedules over {self.points} points; {found}"

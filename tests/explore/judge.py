@@ -36,6 +36,7 @@ class Judge:
         self.clean_slot, self.drained_release = clean_slot, drained_release
         self.fresh: list[str] = []
         self.made: dict[int, tuple[int, Tags, int]] = {}
+        self.placeholders: dict[int, tuple[int, Tags]] = {}
         self.tokens: dict[int, int] = {}
         self.holder: tuple[int, int] | None = None
         self.freed: list[int] = []
@@ -63,7 +64,8 @@ class Judge:
     def event(self, verb: int, room: int, tenure: int, code: int, value: int, b: int) -> None:
         """One event of any stream, in the order of the schedule."""
         if verb == Verb.SENT:
-            self.tokens[room] = b
+            if b:  # a stage before the last does not know it
+                self.tokens[room] = b
         elif verb == Verb.ALLOC:
             self._alloc(room, tenure, value)
         elif verb == Verb.FREE:
@@ -118,6 +120,8 @@ class Judge:
         """One row event; `wants` is what the request asked for."""
         if verb == Verb.MADE:
             self.made[room] = (code, tuple(tags), flags)
+        elif verb == Verb.PLACEHOLDER:
+            self.placeholders[room] = (code, tuple(tags))
         elif verb == Verb.COMMIT:
             self._commit(room, wants, code, flags, tuple(tags))
         elif any(code >> f & 1 and tags[f] != self.kept[room][f] for f in _FIELDS):
@@ -153,6 +157,9 @@ class Judge:
         """Room of the other request that made `tag` for a field that it uses; 0 for nobody."""
         for other, (mask, tags, _) in self.made.items():
             if other != room and mask >> field & 1 and tags[field] == tag:
+                return other
+        for other, (mask, tags) in self.placeholders.items():
+            if mask >> field & 1 and tags[field] == tag:
                 return other
         return 0
 

@@ -37,7 +37,7 @@ PLANES = {
 }
 
 Pending = list[Any]
-"""[ticket, (room, slot, tenure), prefill's sender, groups that have not landed, whether all that landed was applied]; a group is
+"""[ticket, (room, slot, tenure), prefill's sender, groups that have not landed, whether all that landed was applied, stage]; a group is
 (position, bits, [(offset, data), ...]), no text in it: equal points must be saved as equal bytes."""
 
 
@@ -45,9 +45,9 @@ def landable(plane: Plane, pending: Sequence[Pending]) -> list[tuple[int, int]]:
     """(ticket, position) of each group that may land next; `pending` in the order in which the writes were issued."""
     found = []
     heads: dict[tuple[int, int], int] = {}
-    for ticket, _, _, parts, _ in pending:
+    for ticket, _, _, parts, _, stage in pending:
         for position, *_ in parts:
-            way = (0, (position + ticket) % plane.connections) if plane.connections else (ticket, 0)
+            way = (stage, (position + ticket) % plane.connections) if plane.connections else (ticket, 0)
             if way not in heads or (plane.reorder and heads[way] == ticket):
                 heads[way] = ticket
                 found.append((ticket, position))

@@ -14,6 +14,7 @@ from .judge import EXTRA
 from .world import ROOMS, Action, Setup, World
 
 STREAMS = {"driver": ("driver", "main"), "decode": ("decode-0", "main"), "prefill": ("prefill-0", "main")}
+STREAMS["prefill1"] = ("prefill-1", "main")
 STREAMS["plane"] = ("prefill-0", "mover")
 RECORDED_TWICE = {"foreign-write", "late-write", "leak"}
 """Counted in other units by the checker: only whether they occur is compared."""
@@ -68,6 +69,7 @@ def _expectations(world: World) -> Expectations:
         min_reuse=0,
         min_window=0,
         min_committed=0,
+        prefill_pp=world.setup.stages,
     )
 
 

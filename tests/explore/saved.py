@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from .world import World
 
-ENGINE_FIXED = {"index", "settings", "guards", "buffers", "payload", "owners", "record"}
+ENGINE_FIXED = {"index", "settings", "guards", "buffers", "payload", "owners", "record", "_ranks"}
 MACHINE_FIXED = {
     "index", "settings", "guards", "buffers", "payload", "record", "layouts", "_clock_ns", "_kv", "_layers", "_rows", "_spans",
 }  # fmt: skip
@@ -48,7 +48,10 @@ def dump(world: World) -> bytes:
     """One pickle of everything, so that what is shared between the parts stays shared."""
     state = (
         {name: value for name, value in vars(world.engine).items() if name not in ENGINE_FIXED},
-        {name: value for name, value in vars(world.machine).items() if name not in MACHINE_FIXED},
+        [
+            {name: value for name, value in vars(machine).items() if name not in MACHINE_FIXED}
+            for machine in world.machines
+        ],
         world.owners.tenures,
         [bytes(view[start:stop]) for view, start, stop in world.spans],
         {name: getattr(world, name) for name in WORLD_SAVED},
@@ -63,9 +66,10 @@ def dump(world: World) -> bytes:
 
 def restore(world: World, saved: bytes) -> None:
     """Put the world where it was."""
-    engine, machine, tenures, memory, own, judge = pickle.loads(saved)
+    engine, machines, tenures, memory, own, judge = pickle.loads(saved)
     vars(world.engine).update(engine)
-    vars(world.machine).update(machine)
+    for machine, held in zip(world.machines, machines, strict=True):
+        vars(machine).update(held)
     world.owners.tenures[:] = tenures
     for (view, start, stop), data in zip(world.spans, memory, strict=True):
         view[start:stop] = data

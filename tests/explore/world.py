@@ -8,9 +8,7 @@ rank report Failed (`Setup.rank_fails`).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from decode_node.aux import apply_row
@@ -18,91 +16,35 @@ from decode_node.engines.reference import ReferenceEngine
 from harness.history.event import KV_BIT, ROOM_BIT, FaultEvent, FaultKind, Refusal, Resource, Role, Verb
 from harness.history.recorder import Recorder
 from harness.protocol import wire
-from harness.protocol.guards import parse
-from harness.protocol.layout import Layout, LayoutSpec
+from harness.protocol.layout import Layout
 from harness.protocol.memory import Buffers, Memory
 from harness.protocol.payload import Payload
-from harness.protocol.settings import NodeSettings, TransportSettings
+from harness.protocol.settings import NodeSettings
 from harness.transport.base import Outcome, Ownership, Write
 from prefill_stub.machine import PrefillMachine
 
 from .judge import LETTERS, Judge
 from .planes import PLANES, Pending, landable
 from .saved import dump, restore
+from .setup import BY_USE, LATER_S, ROOMS, SPLIT, STEP_S, TRANSFER_TIMEOUT_S, Setup, settings_of
 
-ROOMS = tuple(LETTERS)
-TRANSFER_TIMEOUT_S = 5.0
-HOLD_TIMEOUT_S = 30.0
-STEP_S = 1e-3
-"""Decode step: how much later a request that holds a view reads it again."""
-LATER_S = 1e6
-"""The client's own patience: longer than anything here."""
 _DRIVER, _DECODE, _PREFILL = "driver", "decode", "prefill"
 FEED_PREFILL, FEED_DECODE = f"{_DRIVER}>{_PREFILL}", f"{_DRIVER}>{_DECODE}"
-ASK, TELL = f"{_DECODE}>{_PREFILL}", f"{_PREFILL}>{_DECODE}"
-PAIRS = (FEED_PREFILL, FEED_DECODE, ASK, TELL)
+PASS_ON = f"{_PREFILL}>{_PREFILL}1"
+
+
+def ask(stage: int) -> str:
+    """Decode to one stage of prefill."""
+    return f"{_DECODE}>{_PREFILL}{stage or ''}"
+
+
+def tell(stage: int) -> str:
+    """One stage of prefill to decode."""
+    return f"{_PREFILL}{stage or ''}>{_DECODE}"
+
 
 Action = tuple[Any, ...]
 """("deliver", pair), ("land", ticket, group), ("complete",), ("poll",), ("step",), ("timeout",), ("expire",), ("rank fails",), ("forget",), ("abort",), ("overtake", pair), ("repeat", pair)."""
-
-IDS, REST_OF_ROW = (0,), (1, 2, 3, 4, 5, 6, 7, 8)
-SPLIT = (IDS, REST_OF_ROW)
-"""Groups of fields that land at once, besides KV (first) and the room (last)."""
-BY_USE = ((0, 1), (2, 3, 4, 5, 6, 7, 8))
-"""Fields that every request uses, and optional ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What is explored. `wants` of A and B are `Wants`."""
-
-    guards: str
-    plane: str = "ordered-unacked"
-    arrive: str = "known"
-    """"known": both sides have both requests at the start. "any": each request reaches each side at any time, A before B."""
-    timeout: bool = False
-    """A's transfer time-out may strike once, at any moment."""
-    expire: bool = False
-    """The bound on holding a slot may strike once."""
-    rank_fails: bool = False
-    """A second prefill rank may report Failed for A once, while decode waits for A."""
-    forget: bool = False
-    """More time than a transfer may take passes at prefill once, at any moment; less than the client's patience."""
-    abort: str = ""
-    """The client may give A up once, at any moment: "both" sides are told, or "decode" or "prefill"."""
-    overtake: bool = False
-    """Once, a control message between the two nodes may be overtaken by the one behind it."""
-    repeat: bool = False
-    """Once, a control message between the two nodes may come twice."""
-    instant: str = ""
-    """Letters of requests whose blocks all land before `write` returns, which then says DONE."""
-    wants: tuple[int, int] = (0, 0)
-    groups: tuple[tuple[int, ...], ...] = SPLIT
-    prefill_slots: int = 2
-    batched: bool = False
-    """Prefill carries its actions out at a step of its own, so that several messages may come before."""
-
-    def with_(self, **changes: Any) -> Setup:
-        """Return a copy with changes."""
-        return dataclasses.replace(self, **changes)
-
-
-def settings_of(setup: Setup) -> NodeSettings:
-    """What both cores are told: 1 layer, pages of 64 bytes, one page a request, one decode slot."""
-    shape: dict[str, Any] = {"layers": 1, "page_bytes": 64, "pages_per_request": 1}
-    return NodeSettings(
-        history_dir="",
-        seed=1,
-        guards=parse(setup.guards),
-        decode_layout=LayoutSpec(slots=1, pages=1, **shape),
-        prefill_layout=LayoutSpec(slots=setup.prefill_slots, pages=setup.prefill_slots, **shape),
-        transport=TransportSettings(),
-        planes="shared" if PLANES[setup.plane].shared else "split",
-        transfer_timeout_s=TRANSFER_TIMEOUT_S,
-        hold_timeout_s=HOLD_TIMEOUT_S,
-        request_timeout_s=LATER_S,
-        decode_step_ms=STEP_S * 1e3,
-    )
 
 
 class _Tee:
@@ -149,9 +91,11 @@ class World:
         bits_of_fields = [1 << at for at in range(KV_BIT.bit_length())]
         self._group_of = {bit: bits for bits in self._group_names for bit in bits_of_fields if bits & bit}
         self._build(settings)
-        self.queues: dict[str, list[Any]] = {pair: [] for pair in PAIRS}
+        stages = range(setup.stages)
+        self.pairs = (FEED_PREFILL, FEED_DECODE, *map(ask, stages), *map(tell, stages), *[PASS_ON][: setup.stages - 1])
+        self.queues: dict[str, list[Any]] = {pair: [] for pair in self.pairs}
         self.pending: list[Pending] = []
-        self.completions: list[tuple[Any, bool]] = []
+        self.completions: list[tuple[Any, bool, int]] = []
         self.flags = {"ticket": 0, "timeout": int(setup.timeout), "expire": int(setup.expire)}
         self.flags |= {"rank fails": int(setup.rank_fails), "forget": int(setup.forget)}
         self.flags |= {"abort": int(bool(setup.abort)), "overtake": int(setup.overtake), "repeat": int(setup.repeat)}
@@ -170,20 +114,22 @@ class World:
 
     def _build(self, settings: NodeSettings) -> None:
         decode, prefill = Layout(settings.decode_layout), Layout(settings.prefill_layout)
-        sizes = {_DECODE: decode.size_bytes, _PREFILL: prefill.size_bytes}
-        self._memories = [Memory.create(name, size) for name, size in sizes.items()]
+        layouts = [decode] + [prefill] * self.setup.stages
+        self._memories = [Memory.create("world", layout.size_bytes) for layout in layouts]
         self.buffers = Buffers(self._memories[0], decode)
         self.owners = Ownership(1, enforce=self.guards.tenure_on_writes)
         record, refuses = _Tee(self, _DECODE), self.plane.refuses
         self.engine = ReferenceEngine(0, settings, self.buffers, Payload(decode), self.owners, record, refuses=refuses)
-        source = Buffers(self._memories[1], prefill)
-        self.machine = PrefillMachine(0, settings, source, Payload(prefill), _Tee(self, _PREFILL))
-        self.machine.layouts[0] = decode
+        self.machines = []
+        for stage, memory in enumerate(self._memories[1:]):
+            source, record = Buffers(memory, prefill), _Tee(self, f"{_PREFILL}{stage or ''}")
+            self.machines.append(PrefillMachine(stage, settings, source, Payload(prefill), record))
+            self.machines[-1].layouts[0] = decode
         self._plane_record = _Tee(self, "plane")
         # What is written between the fields and the pages is nobody's: no need to save it.
         self.spans = [
             (memory.view, start, start + size)
-            for memory, layout in zip(self._memories, (decode, prefill), strict=True)
+            for memory, layout in zip(self._memories, layouts, strict=True)
             for start, size in ((0, layout.meta_bytes), (layout.kv_offset, layout.kv_bytes))
         ]
 
@@ -216,8 +162,8 @@ class World:
 
     def actions(self) -> list[Action]:
         """What can happen now; polls are listed whether or not they change anything."""
-        found: list[Action] = [("deliver", pair) for pair in PAIRS if self.queues[pair]]
-        if self.setup.batched and self.machine.out:
+        found: list[Action] = [("deliver", pair) for pair in self.pairs if self.queues[pair]]
+        if self.setup.batched and any(machine.out for machine in self.machines):
             found.append(("step",))
         found += [("land", *which) for which in landable(self.plane, self.pending)]
         if self.completions:
@@ -236,14 +182,17 @@ class World:
     def _mishaps(self) -> list[Action]:
         """What need not happen, and may once."""
         found: list[Action] = []
-        if self.flags["forget"] and self.machine.rooms:
+        stages = range(self.setup.stages)
+        if self.flags["forget"] and self.machines[0].rooms:
             found.append(("forget",))
         if self.flags["abort"] and ROOMS[0] not in self.judge.ended:
             found.append(("abort",))
         if self.flags["overtake"]:
-            found += [("overtake", pair) for pair in (ASK, TELL) if len(self.queues[pair]) > 1]
+            found += [
+                ("overtake", pair) for pair in (*map(ask, stages), *map(tell, stages)) if len(self.queues[pair]) > 1
+            ]
         if self.flags["repeat"]:
-            found += [("repeat", pair) for pair in (ASK, TELL) if self.queues[pair]]
+            found += [("repeat", pair) for pair in (*map(ask, stages), *map(tell, stages)) if self.queues[pair]]
         return found
 
     def do(self, action: Action) -> str:
@@ -256,8 +205,8 @@ class World:
         if kind == "land":
             return self._land(action[1], action[2])
         if kind == "complete":
-            sender, ok = self.completions.pop(0)
-            self.machine.settle(sender, ok=ok)
+            sender, ok, stage = self.completions.pop(0)
+            self.machines[stage].settle(sender, ok=ok)
             self._prefill_step()
             return f"prefill learns that the write of {LETTERS[sender.room]} {'is visible' if ok else 'was refused'}"
         if kind == "poll":
@@ -283,7 +232,8 @@ class World:
         if kind == "abort":
             return self._give_up()
         if kind == "forget":
-            self.machine.sweep(TRANSFER_TIMEOUT_S + 1.0)
+            for machine in self.machines:
+                machine.sweep(TRANSFER_TIMEOUT_S + 1.0)
             return "much time passes at prefill"
         if kind == "timeout":
             self.now = self.engine.open[ROOMS[0]].deadline
@@ -319,11 +269,11 @@ class World:
     def _deliver(self, pair: str) -> str:
         message = self.queues[pair].pop(0)
         named = message[0] if type(message) is tuple else message
-        if pair in {FEED_DECODE, TELL}:
+        if pair == FEED_DECODE or pair.endswith(f">{_DECODE}"):
             self._to_decode(message)
             self._decode_out()
         else:
-            self._to_prefill(message)
+            self._to_prefill(message, self.machines[pair.endswith("1")])
             if self.setup.batched:
                 self._copy_sources()
             else:
@@ -342,53 +292,53 @@ class World:
         else:
             self.engine.deliver(message)
 
-    def _to_prefill(self, message: Any) -> None:
+    def _to_prefill(self, message: Any, machine: PrefillMachine) -> None:
         if type(message) is wire.Request:
-            self.machine.request(message)
+            machine.request(message)
         elif type(message) is wire.RoomExchange:
-            self.machine.exchange(message)
+            machine.exchange(message)
         elif type(message) is wire.Cancel:
-            self.machine.cancel(message)
+            machine.cancel(message)
         else:
-            self.machine.abort(message)
+            machine.abort(message)
 
     def _decode_out(self) -> None:
         """Send what the engine wants sent; the client is told at once."""
-        for (role, _), message in self.engine.out:
+        for (role, index), message in self.engine.out:
             if role == Role.DRIVER:
                 kind = self.judge.result(message.room, message.reason, message.token)
                 if self.tape is not None:
                     end = {"kind": kind, "code": message.reason, "value": message.token, "b": message.index}
                     self.tape[_DRIVER].event(Verb.HANDOFF, message.room, **end)
             else:
-                self.queues[ASK].append(message)
+                self.queues[ask(index)].append(message)
         self.engine.out.clear()
 
     def _prefill_step(self) -> None:
         """Carry out the machine's actions, those that come of them too, as its node does."""
-        out, at = self.machine.out, 0
-        while at < len(out):
-            _, action = out[at]
-            at += 1
-            if type(action) is Write:
-                if self.machine.may_issue(action.key):  # type: ignore[arg-type]
-                    self._write(action)
-            else:
-                self.queues[TELL].append(action)
-        out.clear()
+        for stage, machine in enumerate(self.machines):
+            out, at = machine.out, 0
+            while at < len(out):
+                (role, _), action = out[at]
+                at += 1
+                if type(action) is not Write:
+                    self.queues[PASS_ON if role == Role.PREFILL else tell(stage)].append(action)
+                elif machine.may_issue(action.key):  # type: ignore[arg-type]
+                    self._write(action, stage)
+            out.clear()
 
     def _copy_sources(self) -> None:
         """Copy what waits to be written, so that it can be saved: its lease is held, nobody changes it in between."""
-        for _, action in self.machine.out:
+        for _, action in [action for machine in self.machines for action in machine.out]:
             if type(action) is Write:
                 action.blocks = [(offset, bytes(data), bit) for offset, data, bit in action.blocks]  # type: ignore[misc]
 
     # The data plane -----------------------------------------------------------------------------------------------
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: Write, stage: int) -> None:
         """Take the blocks over, as they are now: those bytes have left."""
         room = write.room
-        stopped = any(type(message) is wire.Abort and message.room == room for message in self.queues[ASK])
+        stopped = any(type(message) is wire.Abort and message.room == room for message in self.queues[ask(stage)])
         if room in self.judge.aborted and not stopped:
             self.judge.say("write-after-abort", room)
         groups: dict[int, list[tuple[int, bytes]]] = {}
@@ -397,17 +347,17 @@ class World:
         self.flags["ticket"] += 1
         ticket, where = self.flags["ticket"], (room, write.slot, write.tenure)
         parts = [(at, bits, blocks) for at, (bits, blocks) in enumerate(groups.items())]
-        self.pending.append([ticket, where, write.key, parts, True])
+        self.pending.append([ticket, where, write.key, parts, True, stage])
         outcome = self.plane.outcome
         if LETTERS[room] in self.setup.instant:
             outcome = Outcome.DONE
             for at in range(len(parts)):
                 self._land(ticket, at)
-        self.machine.wrote(write.key, outcome)  # type: ignore[arg-type]
+        self.machines[stage].wrote(write.key, outcome)  # type: ignore[arg-type]
 
     def _land(self, ticket: int, group: int) -> str:
         write = next(write for write in self.pending if write[0] == ticket)
-        _, (room, slot, tenure), sender, parts, _ = write
+        _, (room, slot, tenure), sender, parts, _, stage = write
         part = next(part for part in parts if part[0] == group)
         parts.remove(part)
         _, bits, blocks = part
@@ -421,19 +371,20 @@ class World:
         if not parts:
             self.pending.remove(write)
             if self.plane.outcome is not Outcome.DONE and LETTERS[room] not in self.setup.instant:
-                self.completions.append((sender, write[4]))
+                self.completions.append((sender, write[4], stage))
         return f"{'refused' if refused else 'lands'}: {self._group_names[bits]} of {LETTERS[room]}"
 
     # The end ------------------------------------------------------------------------------------------------------
 
     def held(self) -> dict[str, int]:
         """What is still held once prefill has forgotten the requests whose other half never came. Ends the run."""
-        self.machine.sweep(self.now + 2 * LATER_S)
-        found = {}
-        for node, census in ((_DECODE, self.engine.held()), (_PREFILL, self.machine.held())):
-            for resource, (held, *_) in census.items():
+        found: dict[str, int] = {}
+        for machine in self.machines:
+            machine.sweep(self.now + 2 * LATER_S)
+        for node, core in ((_DECODE, self.engine), *((_PREFILL, machine) for machine in self.machines)):
+            for resource, (held, *_) in core.held().items():
                 if resource != Resource.LATE_MESSAGES:
-                    found[f"{node} {resource}"] = held
+                    found[f"{node} {resource}"] = found.get(f"{node} {resource}", 0) + held
         return found
 
     def finish(self) -> None:
