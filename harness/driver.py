@@ -26,9 +26,8 @@ from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
 from harness.protocol import wire
-from harness.protocol.ranks import Ranks
 from harness.protocol.settings import NodeSettings
-from harness.router import addressed, serving
+from harness.router import ONE_EACH, deliver, serving
 
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
@@ -69,7 +68,7 @@ class Driver:
         self._gauges: dict[Address, tuple[int, int]] = {}
         self.nemesis: Nemesis | None = None
         """The faults of this run; None, and no cost, where there are none."""
-        self.ranks = Ranks()
+        self.ranks = ONE_EACH
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
@@ -109,10 +108,7 @@ class Driver:
 
     def send(self, node: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a node; one that is not there loses it."""
-        for index in addressed(self.ranks, node, message):
-            outbox = self._peers.get((node[0], index))
-            if outbox is not None:
-                outbox.send(message, raw)
+        deliver(self.ranks, self._peers, node, message, raw)
 
     def workers(self, role: int) -> list[Address]:
         """Instances of a role that can be given requests, by their leaders: all ranks are there."""

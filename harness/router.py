@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from harness.node.post import Outbox
 from harness.protocol import wire
 from harness.protocol.ranks import Ranks
 
 Node = tuple[int, int]
 """(Role, index)."""
+
+
+ONE_EACH = Ranks()
+"""Instances of one process each."""
+
+
+def deliver(
+    ranks: Ranks, peers: Mapping[Node, Outbox], node: Node, message: wire.Message, raw: bytes | None = None
+) -> None:
+    """Send to a node, or to those ranks of its instance that the message is for; one that is not among `peers` loses it."""
+    for index in addressed(ranks, node, message):
+        outbox = peers.get((node[0], index))
+        if outbox is not None:
+            outbox.send(message, raw)
 
 
 def addressed(ranks: Ranks, node: Node, message: wire.Message) -> Iterable[int]:
