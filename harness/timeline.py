@@ -127,6 +127,13 @@ def _landed(event: Event, _: Named) -> str:
     return f"{'part of the' if event.get('more') else 'the'} write landed in {_slot(event)}: {_parts(event, 'parts')}"
 
 
+def _fault(event: Event, _: Named) -> str:
+    held = f", held up by {event['held_ns'] / 1e6:.3g} ms" if event.get("held_ns") else ""
+    return (
+        f"fault {str(event.get('fault', '?')).lower().replace('_', '-')}: {str(event.get('event', '?')).lower()}{held}"
+    )
+
+
 _WORDS: Mapping[str, Callable[[Event, Named], str]] = {
     "HANDOFF": _handoff,
     "PHASE": lambda event, _: f"phase {event.get('phase', '?')}",
@@ -142,8 +149,10 @@ _WORDS: Mapping[str, Callable[[Event, Named], str]] = {
     "USE": lambda event, _: f"row of {_slot(event)} read again: {_parts(event, 'fields')}",
     "HOLD": lambda event, _: f"{_slot(event)} held until its writer has drained",
     "MADE": lambda event, _: f"row and KV made for {_slot(event)}; uses {_parts(event, 'fields')}",
+    "PLACEHOLDER": lambda event, _: f"placeholder row made by an earlier stage for {_slot(event)}",
     "SENT": lambda event, _: _status(event, "sent"),
     "LANDED": _landed,
+    "FAULT": _fault,
     "REFUSED": lambda event, _: f"write refused: {event.get('refusal', '?')}, {_slot(event)}: {_parts(event, 'parts')}",
 }
 """What each verb of `harness.history.event` says."""

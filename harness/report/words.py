@@ -30,6 +30,7 @@ _SAYS = {
     "ALLOC": "slot given out", "STATUS": "status received", "POLL": "polled: row not ready", "COMMIT": "row committed", "ABORT": "request aborted",
     "FREE": "slot freed", "KV_PAGE": "foreign KV page found", "USE": "row read again", "HOLD": "slot held until drained", "MADE": "row made",
     "LANDED": "blocks landed", "REFUSED": "blocks refused", "HANDOFF": "hand-off",
+    "PLACEHOLDER": "placeholder row made by an earlier stage", "FAULT": "fault injected",
 }  # fmt: skip
 
 

@@ -84,7 +84,10 @@ def _whole(field: str) -> bool:
 
 def _companions(field: str, value: Any) -> dict[str, Any]:
     """What else must be set so that `value` contradicts nothing."""
-    return {"workload.rate_per_s": 5} if field == "workload.arrival" and value != "closed" else {}
+    if field == "workload.arrival" and value != "closed":
+        return {"workload.rate_per_s": 5}
+    ranks = {"topology.prefill_pp": {"engine.layers": 256}, "topology.decode_tp": {"topology.prefill_tp": value}}
+    return ranks.get(field, {})
 
 
 def test_the_tables_here_name_every_field() -> None:
@@ -98,7 +101,7 @@ def test_the_ends_of_a_range_are_allowed_and_what_lies_beyond_is_refused(field: 
     low, high = RANGES[field]
     whole = _whole(field)
     for value in (low, high):
-        assert scenarios.get(scenarios.load(None, {field: value}), field) == value
+        assert scenarios.get(scenarios.load(None, {field: value, **_companions(field, value)}), field) == value
     step = 1 if whole else 1e-3
     for value in (low - step, high + (step if whole else high * 1e-3)):
         line = _refused({field: value})
@@ -227,7 +230,8 @@ _CHANGES = st.fixed_dictionaries(
 def _fits(changes: dict[str, Any]) -> bool:
     """An engine whose blocks have no order, or that knows nothing of the target, is not asked for what it lacks."""
     alone = changes.get("transport.name") not in registry.ONE_SIDED
-    return alone or (not changes.get("transport.ack") and changes.get("transport.reorder") != "room_first")
+    ordered = alone or (not changes.get("transport.ack") and changes.get("transport.reorder") != "room_first")
+    return ordered and not any(field.endswith(("_tp", "_pp")) for field in changes)  # of ranks: see below
 
 
 @given(_CHANGES.filter(_fits))
