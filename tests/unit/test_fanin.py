@@ -115,10 +115,20 @@ def test_one_rank_that_failed_fails_the_request_and_all_must_drain() -> None:
     assert decode.results == [Reason.PREFILL_FAILED]
     aborts = [peer[1] for peer, message in decode.take() if isinstance(message, wire.Abort)]
     assert aborts == [4, 5, 6, 7]
-    for rank in (4, 5, 7, 7):
+    for rank in (6, 7, 7, 4):  # what 4 and 5 said before the abort does not count
         decode.engine.deliver(wire.Drained(ROOM, 1, rank))
         assert decode.held == 1
-    decode.engine.deliver(wire.Drained(ROOM, 1, 6))
+    decode.engine.deliver(wire.Drained(ROOM, 1, 5))
+    assert not decode.held
+
+
+def test_a_status_that_crosses_the_abort_counts_for_its_rank_alone() -> None:
+    decode = _Decode("hardened")
+    decode.status(5, FAILED)
+    for rank in (4, 6, 7):
+        decode.engine.deliver(wire.Status(ROOM, SUCCESS, rank, drained=True))
+        assert decode.held == 1
+    decode.engine.deliver(wire.Drained(ROOM, 1, 5))
     assert not decode.held
 
 
