@@ -66,7 +66,7 @@ class ReferenceEngine:
         self._absent: set[int] = set()
         self._ranks = settings.ranks
         self._rank = self._ranks.rank(Role.DECODE, index)
-        self._several = len(self._ranks.writers(0, index)) > 1
+        self._ranked = not settings.ranks.single
         self._now = 0.0
         self._next_sweep = 0.0
         self.late_messages = 0
@@ -94,7 +94,7 @@ class ReferenceEngine:
             return
         handoff = Handoff(request, now + self.settings.request_timeout_s)
         self.open[room] = handoff
-        if self._several:
+        if self._ranked:
             writers = self._ranks.writers(request.prefill, self.index)
             handoff.fan = FanIn(writers, await_all=self.guards.await_all_ranks)
         if not self._absent.isdisjoint(handoff.fan.writers if handoff.fan else (request.prefill,)):
@@ -142,7 +142,7 @@ class ReferenceEngine:
 
     def _tell(self, prefill: int, message: wire.RoomExchange | wire.Abort) -> None:
         """Send to every rank of a prefill instance that writes to this decode rank."""
-        if not self._several:
+        if not self._ranked:
             self.out.append(((_PREFILL, prefill), message))
             return
         self.out += [((_PREFILL, writer), message) for writer in self._ranks.writers(prefill, self.index)]
@@ -203,10 +203,10 @@ class ReferenceEngine:
         self._absent.add(prefill)
         if dead:
             for handoff in list(self.holding.values()):
-                if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
+                if prefill in (handoff.fan.writers if handoff.fan else (handoff.prefill,)):
                     self._drain_known(handoff, drained=handoff.fan is None or handoff.fan.drain(prefill))
         for handoff in list(self.open.values()):
-            if handoff.prefill == prefill or (handoff.fan and prefill in handoff.fan.writers):
+            if prefill in (handoff.fan.writers if handoff.fan else (handoff.prefill,)):
                 handoff.drained = dead
                 if handoff.fan is not None:
                     handoff.fan.ask_again(but=(prefill,) if dead else ())
@@ -317,7 +317,7 @@ class ReferenceEngine:
         self.out.append((_DRIVER, wire.Result(room, handoff.index, int(reason), 0)))
         self.record.event(Verb.ABORT, room, handoff.slot, handoff.tenure, code=reason, value=word)
         if handoff.slot < 0:
-            if self.guards.notify_unadmitted and (reason != Reason.PEER_LOST or self._several):
+            if self.guards.notify_unadmitted and (reason != Reason.PEER_LOST or self._ranked):
                 self._tell(handoff.prefill, wire.Abort(room, 0, self.index))
             return
         if self.guards.notify_abort:

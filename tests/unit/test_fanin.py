@@ -165,3 +165,19 @@ def test_after_a_commit_the_slot_is_held_until_every_rank_has_drained() -> None:
         assert decode.held == 1
     decode.engine.deliver(wire.Drained(ROOM, 1, 6))
     assert not decode.held
+
+
+def test_a_decode_rank_with_one_writer_asks_that_one() -> None:
+    """Its writer is not the instance's first rank, by which requests name it."""
+    changes = {"engine.slots": 1, "topology.prefill_tp": 2, "topology.decode_tp": 2}
+    settings = scenario.node_settings(scenario.load(None, changes), Path("unused"), record=False)
+    layout = Layout(settings.decode_layout)
+    buffers = Buffers(Memory.create("test", layout.size_bytes), layout)
+    owners = Ownership(1, enforce=False)
+    engine = ReferenceEngine(1, settings, buffers, Payload(layout), owners, NullRecorder(), refuses=False)
+    engine.admit(wire.Request(ROOM, 0, 0, 0, 0, 0), 0.0)
+    assert [peer for peer, _ in engine.out] == [(int(Role.PREFILL), 1)]
+    engine.lose_prefill(0, 1.0, dead=True)
+    assert len(engine.out) == 1  # that one writes to the other rank
+    engine.lose_prefill(1, 1.0, dead=True)
+    assert engine.out[1][1] == wire.Result(ROOM, 0, int(Reason.PEER_LOST), 0)
