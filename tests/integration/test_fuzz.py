@@ -77,6 +77,13 @@ VALID: tuple[Any, ...] = (
     wire.Census(int(Role.DECODE), 0, 3, {1: (1, 2, 3)}),
     wire.Finish(leave=True),
     wire.Finished(int(Role.DECODE), 0),
+    wire.Cancel(STRANGER),
+    wire.Arm(armed=True),
+    wire.Ping("ipc://@nobody-listens-here"),
+    wire.Pong(int(Role.DECODE), 0, 1, registered=True, peers=[(int(Role.PREFILL), 0)]),
+    wire.Claim(int(Role.DECODE), 9, "ipc://@nobody-listens-here"),
+    wire.Claimed(9, 0),
+    wire.Rendezvous(0, "127.0.0.1:1"),
 )
 """One of each type: with the envelope of this cluster most of them would do harm."""
 
