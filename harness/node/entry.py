@@ -113,6 +113,14 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _show_stacks(*_: object) -> None:
+    """A node that hangs can be asked where; it answers into its log.
+
+    Under the GIL, so that no other thread is in the middle of its frames: `faulthandler.register` looks at once, and a process can die of that.
+    """
+    faulthandler.dump_traceback()
+
+
 def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
     """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`.
 
@@ -128,6 +136,6 @@ def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    faulthandler.register(signal.SIGUSR1)  # a node that hangs can be asked where; it answers into its log
+    signal.signal(signal.SIGUSR1, _show_stacks)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=False)

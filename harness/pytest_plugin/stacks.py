@@ -35,7 +35,7 @@ def of_nodes(members: Sequence[Member]) -> str:
     deadline = time.monotonic() + WAIT_S
     parts = []
     for member, start, takes in asked:
-        text = _new(member.log, start, deadline) if takes else ""
+        text = _new(member.log, start, deadline, int(member.process.pid)) if takes else ""
         parts.append(
             f"{member.name} (pid {member.process.pid}, {_state(int(member.process.pid))}):\n{text or '  gave no stacks'}"
         )
@@ -70,8 +70,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _new(log: Path, start: int, deadline: float) -> str:
-    """What was appended to `log` since it had `start` bytes, once it is complete or time is up."""
+def _new(log: Path, start: int, deadline: float, pid: int) -> str:
+    """What process `pid` appended to `log` since that had `start` bytes, once it is complete, the process has ended, or time is up."""
     text, grown = "", time.monotonic()
     while time.monotonic() < deadline:
         with log.open("rb") as file:
@@ -79,7 +79,7 @@ def _new(log: Path, start: int, deadline: float) -> str:
             more = file.read().decode(errors="replace")
         if more != text:
             text, grown = more, time.monotonic()
-        elif _MINE in text and time.monotonic() - grown > _QUIET_S:
+        elif (_MINE in text and time.monotonic() - grown > _QUIET_S) or _state(pid)[:1] in {"Z", "e"}:
             break
         time.sleep(_POLL_S)
     return text.rstrip()
