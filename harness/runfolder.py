@@ -53,7 +53,7 @@ class RunFolder:
                 (path / part).mkdir()
             (path / "scenario.toml").write_text(to_toml(scenario))
             (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-            _point_latest(runs, path)
+            point(runs, LATEST, path)
         except OSError as error:
             raise HarnessError(f"run folder under {runs}: {error.strerror}{_whose(runs, error)}") from error
         return cls(path)
@@ -89,11 +89,14 @@ class RunFolder:
 
     def write_results(self, results: dict[str, Any]) -> Path:
         """Write results.json in one step, so that a reader never sees half of it."""
-        target = self.path / "results.json"
-        part = self.path / "results.json.part"
-        part.write_text(json.dumps(results, indent=1) + "\n")
-        part.replace(target)
-        return target
+        return write(self.path / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Write in one step, so that a reader never sees half of it; returns `path`. Text is UTF-8."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content.encode() if isinstance(content, str) else content)
+    return part.replace(path)
 
 
 def versions() -> dict[str, str]:
@@ -134,10 +137,9 @@ def _new_folder(parent: Path, stamp: str) -> Path:
     raise HarnessError(f"{parent}: a thousand runs in one second")
 
 
-def _point_latest(runs: Path, path: Path) -> None:
-    """Swap the link in one step: runs started at the same time must not trip over each other."""
-    link = runs / LATEST
-    fresh = runs / f".{LATEST}.{os.getpid()}"
+def point(runs: Path, name: str, path: Path) -> None:
+    """Have `runs/name` point at `path`, in one step: runs started at the same time must not trip over each other."""
+    fresh = runs / f".{name}.{os.getpid()}"
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(path.relative_to(runs))
-    fresh.replace(link)
+    fresh.replace(runs / name)

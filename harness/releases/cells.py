@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, UsageError
+from harness.releases.overlay import DIES_WITH_US
 
 JUDGED = (EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN)
 GRACE_S = 30.0
 """From the polite end of a cell to its kill: the driver drains and judges what it has."""
-_DIES_WITH_US = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-)
-"""The kernel ends the cell when its starting thread ends, SIGKILL included: PR_SET_PDEATHSIG outlives an exec."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Runner:
         # Files, not pipes: a node that a dying driver leaves behind for a moment must not hold the end of a pipe open.
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
             process = subprocess.Popen(
-                [sys.executable, "-c", _DIES_WITH_US, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=error,
+                [sys.executable, "-c", DIES_WITH_US, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=error,
                 start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )  # fmt: skip
             with _ended(process):

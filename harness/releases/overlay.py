@@ -28,10 +28,10 @@ INSTALL_TIMEOUT_S = 900.0
 VERSIONS_SHOWN = 12
 _PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 _INSTALL = ("install", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--timeout", "30")
-_DIES_WITH_US = (
+DIES_WITH_US = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
-"""The kernel ends pip when its starting thread ends, SIGKILL included: PR_SET_PDEATHSIG outlives an exec."""
+"""What a Python child runs first: the kernel ends it when its starting thread ends, SIGKILL included: PR_SET_PDEATHSIG outlives an exec."""
 _CAUSES = (
     ("No space left on device", "the disk is full"),
     ("Disk quota exceeded", "the disk is full"),
@@ -106,7 +106,7 @@ def _install(folder: Path, wanted: str, extra: Sequence[str]) -> None:
 
 def _run_pip(wanted: str, arguments: list[str]) -> None:
     """Run pip with a bound; raises the one line that says why it failed."""
-    command = [sys.executable, "-c", _DIES_WITH_US, *arguments]
+    command = [sys.executable, "-c", DIES_WITH_US, *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,

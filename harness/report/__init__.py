@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HistoryError, UsageError
-from harness.runfolder import RunFolder
+from harness.runfolder import RunFolder, write
+
+__all__ = ["FORMATS", "render", "write"]
 
 FORMATS = ("html", "github", "text")
 
@@ -22,13 +24,6 @@ def render(path: Path, form: str) -> str:
     if form == "html":
         return page.render(results, folder.history)
     return markdown.render(results) if form == "github" else summary.render(results) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Write `text` in one step, so that a reader never sees half of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def _results(folder: RunFolder) -> dict[str, Any]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import time
@@ -17,7 +16,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from harness.errors import HarnessError, UsageError
-from harness.runfolder import RunFolder, machine, versions
+from harness.runfolder import RunFolder, machine, point, versions, write
 from harness.sweep.plan import Job, Plan, key
 
 SCHEMA = 1
@@ -67,7 +66,7 @@ class SweepFolder:
             path = _new_folder(runs, f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}")
             (path / "cells").mkdir()
             write(path / "sweep.json", json.dumps(manifest, indent=1) + "\n")
-            _link(runs, LATEST[kind], path)
+            point(runs.resolve(), LATEST[kind], path)
         except OSError as error:
             raise HarnessError(f"sweep folder under {runs}: {error.strerror}") from error
         return cls(path)
@@ -122,13 +121,6 @@ class SweepFolder:
             run.path.parent.rmdir()
 
 
-def write(path: Path, content: str | bytes) -> Path:
-    """Write in one step, so that a reader never sees half of it."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content.encode() if isinstance(content, str) else content)
-    return part.replace(path)
-
-
 def _new_folder(parent: Path, stamp: str) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     for number in range(1, 100):
@@ -139,13 +131,6 @@ def _new_folder(parent: Path, stamp: str) -> Path:
             continue
         return path.resolve()
     raise HarnessError(f"{parent}: a hundred sweeps in one second")
-
-
-def _link(runs: Path, name: str, path: Path) -> None:
-    fresh = runs / f".{name}.{os.getpid()}"
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(path.name)
-    fresh.replace(runs / name)
 
 
 def _short(value: Any) -> str:

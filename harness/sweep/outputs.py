@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.runfolder import write
 from harness.sweep.cells import rows
-from harness.sweep.folder import SweepFolder, write
+from harness.sweep.folder import SweepFolder
 from harness.sweep.stats import Summary
 
 NEEDS = {"sweep.parquet": ("polars",), "sweep.html": ("jinja2", "matplotlib")}
