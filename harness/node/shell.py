@@ -26,6 +26,7 @@ from harness.faults.messages import Messages
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.node import heap
 from harness.node.address import host_of
 from harness.node.post import Inbox, Outbox
 from harness.protocol import wire
@@ -327,6 +328,7 @@ class Shell:
             self.settings, self.streams = settings, streams
         except (HandoffError, msgspec.MsgspecError, OSError, RuntimeError) as problem:
             error = f"{type(problem).__name__}: {problem}"[:2000]
+        heap.freeze()
         self._answer = None
         if error:
             self.answer(error)
