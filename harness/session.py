@@ -157,7 +157,8 @@ class Session:
             try:
                 _phases(scenario, folder, driver, load, display, interrupt, record=record)
             finally:
-                driver.record, driver.tick = NullRecorder(), lambda: None
+                # Answers to its probes may still come, and this run's stream is closed.
+                driver.record, driver.tick, driver.nemesis = NullRecorder(), lambda: None, None
                 self.interrupted = interrupt.count > 0
         return load
 
