@@ -8,7 +8,7 @@ buffers, so that a field it does not set still holds what its slot's previous ow
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +105,7 @@ class PrefillMachine:
         self._seal = self.guards.row_digest or self.guards.kv_digest
         self._digest_kv = settings.record or self.guards.kv_digest
         self.late_messages = 0
-        self._ended: dict[int, int] = {}
+        self._ended: OrderedDict[int, int] = OrderedDict()
         """Room to the tenure that it had, 0 for none; in order of their ends."""
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
@@ -233,7 +233,9 @@ class PrefillMachine:
         if remember or self.guards.remember_rooms:
             self._ended[room] = tenure
             if len(self._ended) > ENDED_MAX:
-                del self._ended[next(iter(self._ended))]
+                self._ended.popitem(
+                    last=False
+                )  # a plain dict would look for its first entry among the gaps of those gone
 
     def lose_decode(self, decode: int) -> None:
         """A decode node is gone, and its channel closed: forget its rooms and what they hold."""
