@@ -6,8 +6,11 @@ import math
 import sys
 from typing import Any
 
+import msgspec
+
 from decode_node.node import DecodeNode
 from harness.errors import HandoffError, HarnessError
+from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
 from harness.history.recorder import Observer
 from harness.hosting.guest import Guest
@@ -39,8 +42,9 @@ class HostingDecodeNode(DecodeNode):
         self._poll_interval_s = settings.poll_interval_ms * 1e-3
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = self._next_request = 0.0
-        self._prefills = settings.prefills
+        self._writers = list(range(settings.prefills))
         record = streams("main")
+        self._nemesis = DecodeFaults(msgspec.structs.replace(settings, faults=()), record, None)  # none is for an engine
         self._guest = Guest(self.name, settings)
         self._guest.build(lambda: self._build(settings, record))
 

@@ -64,7 +64,7 @@ def parse(name: str) -> Engine:
     return Engine(name, package, version)
 
 
-BACKENDS = {"mooncake": "mooncake"}
+BACKENDS = {"mooncake": "mooncake", "nixl": "nixl", "nixl-tcp": "nixl", "nixl-shm": "nixl"}
 """Transports that an engine brings a backend for, and the name that it gives it."""
 UNOBSERVED = (
     "foreign-write and late-write: the engine moves its bytes itself",

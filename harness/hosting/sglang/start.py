@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from harness.hosting import nixl
 from harness.hosting.integrity import verify
 from harness.hosting.sglang.load import Loaded, load
 from harness.hosting.sglang.release import Release
@@ -20,7 +21,10 @@ TIMEOUTS = ("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "SGLANG_DISAGGREGATION_BOOT
 def start(settings: NodeSettings) -> Release:
     """Load the transfer engine and the release that `settings` name; raises HarnessError."""
     transport, engine = settings.transport, settings.engine
-    transfer_engines.load(engine.backend, transport.version)
+    if engine.backend == nixl.NAME:
+        nixl.install(transport.name, transport.version)
+    else:
+        transfer_engines.load(engine.backend, transport.version)
     for name in TIMEOUTS:
         os.environ.setdefault(name, str(math.ceil(settings.request_timeout_s)))
     return Release(load(engine.first, engine.last, backend=engine.backend))
@@ -33,4 +37,5 @@ def facts(settings: NodeSettings, loaded: Loaded) -> dict[str, Any]:
         "engine": settings.engine.name, "files_loaded": finding.checked, "files_changed": finding.differ,
         "files_not_of_a_wheel": len(finding.unlisted), "replaced_lookups": loaded.replaced,
         "absent_packages": sorted(loaded.absent), "asked_for": sorted(loaded.answers.asked),
+        "stands_in": [nixl.STANDS_IN] if settings.engine.backend == nixl.NAME else [],
     }  # fmt: skip
