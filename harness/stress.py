@@ -122,8 +122,9 @@ def judge(folder: RunFolder) -> Outcome:
     started = time.perf_counter()
     report = check_history(folder.history, folder.expect)
     scenario, manifest = folder.scenario, folder.manifest
-    if hosted.parse(scenario.engine.name).hosted:
-        report.not_checked = hosted.not_checked(report.not_checked)
+    engine = hosted.parse(scenario.engine.name)
+    if engine.hosted:
+        report.not_checked = hosted.not_checked(report.not_checked, engine.side)
     results = {
         "verdict": report.verdict,
         "engine": scenario.engine.name,

@@ -11,6 +11,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 BLOCK_TIMEOUT_S = 30.0
 
@@ -26,6 +27,16 @@ class Fate(enum.Enum):
     """The call does not return before the mover is told to go on: a write in progress."""
 
 
+class Plane(Protocol):
+    """What moves the bytes behind `install_as_mooncake`."""
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """The engine has memory here."""
+
+    def write(self, source: int, destination: int, size_bytes: int) -> None:
+        """One block; returns when the engine may take it for done."""
+
+
 class Mover:
     """Moves blocks as `fate(destination)` says, a function of the destination address."""
 
@@ -37,6 +48,9 @@ class Mover:
         self._on_their_way: list[tuple[int, bytes]] = []
         self._go_on = threading.Event()
         self._lock = threading.Lock()
+
+    def register(self, address: int, size_bytes: int) -> None:
+        """Every address of this process will do."""
 
     def write(self, source: int, destination: int, size_bytes: int) -> None:
         """One block, both addresses in this process."""
@@ -65,7 +79,7 @@ class Mover:
         self._go_on.set()
 
 
-def install_as_mooncake(mover: Mover) -> None:
+def install_as_mooncake(plane: Plane) -> None:
     """Be `mooncake.engine` in this process, before an engine imports it."""
 
     class TransferEngine:
@@ -82,20 +96,29 @@ def install_as_mooncake(mover: Mover) -> None:
         def get_engine(self) -> TransferEngine:
             return self
 
-        def register_memory(self, *_: object) -> int:
+        def register_memory(self, address: int, size_bytes: int, *_: object) -> int:
+            plane.register(address, size_bytes)
             return 0
 
-        unregister_memory = batch_register_memory = batch_unregister_memory = send_probe = register_memory
+        def batch_register_memory(self, addresses: Sequence[int], sizes_bytes: Sequence[int], *_: object) -> int:
+            for part in zip(addresses, sizes_bytes, strict=True):
+                plane.register(*part)
+            return 0
+
+        def unregister_memory(self, *_: object) -> int:
+            return 0
+
+        batch_unregister_memory = send_probe = unregister_memory
 
         def transfer_sync_write(self, _: str, source: int, destination: int, size_bytes: int) -> int:
-            mover.write(source, destination, size_bytes)
+            plane.write(source, destination, size_bytes)
             return 0
 
         def batch_transfer_sync_write(
             self, _: str, sources: Sequence[int], destinations: Sequence[int], sizes_bytes: Sequence[int]
         ) -> int:
             for block in zip(sources, destinations, sizes_bytes, strict=True):
-                mover.write(*block)
+                plane.write(*block)
             return 0
 
     package, module = types.ModuleType("mooncake"), types.ModuleType("mooncake.engine")
