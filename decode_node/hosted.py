@@ -42,7 +42,8 @@ class HostingDecodeNode(Hosting, DecodeNode):
         self._writers = list(range(settings.prefills))
         self._descriptor = b""
         record = streams("main")
-        self._nemesis = DecodeFaults(msgspec.structs.replace(settings, faults=()), record, None)  # none is for an engine
+        none = msgspec.structs.replace(settings, faults=())  # nothing is done inside an engine that is not ours
+        self._nemesis = DecodeFaults(none, record, None)
         self.host(settings, lambda: self._build(settings, record, streams))
 
     def _build(self, settings: NodeSettings, record: Observer, streams: Streams) -> Any:

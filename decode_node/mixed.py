@@ -25,10 +25,10 @@ class TenureRecorder:
         """`tenure_of`: the tenure in which a room had its slot, 0 for one that never had."""
         self._record, self._tenure_of = record, tenure_of
 
-    def event(self, verb: int, room: int = 0, slot: int = -1, tenure: int = 0, **fields: int) -> None:
+    def event(self, verb: int, room: int = 0, slot: int = -1, tenure: int = 0, *more: int, **named: int) -> None:
         """Record it under the room's own tenure."""
         del tenure
-        self._record.event(verb, room, slot, self._tenure_of(room), **fields)
+        self._record.event(verb, room, slot, self._tenure_of(room), *more, **named)
 
     def row(self, *fields: Any) -> None:
         """Nothing to add."""
@@ -51,6 +51,8 @@ def meeting(target: Target, hosted: Any) -> Meeting:
     """What prefill must know of this side beyond SGLang's own frames."""
     manager = hosted.manager
     return Meeting(
-        target.descriptor().decode(), f"{manager.local_ip}:{manager.rank_port}", fields_of(hosted.buffers), hosted.cached
+        target.descriptor().decode(),
+        f"{manager.local_ip}:{manager.rank_port}",
+        fields_of(hosted.buffers),
+        hosted.cached,
     )
-

@@ -79,50 +79,60 @@ class Mover:
         self._go_on.set()
 
 
+class StandIn:
+    """The part of Mooncake's engine that SGLang calls, over `plane`; every call succeeds."""
+
+    plane: Plane
+
+    def initialize(self, *_: object) -> int:
+        """Nothing to start."""
+        return 0
+
+    initialize_ext = initialize
+
+    def get_rpc_port(self) -> int:
+        """A port that nobody asks."""
+        return 1
+
+    def get_engine(self) -> StandIn:
+        """Itself."""
+        return self
+
+    def register_memory(self, address: int, size_bytes: int, *_: object) -> int:
+        """One piece."""
+        self.plane.register(address, size_bytes)
+        return 0
+
+    def batch_register_memory(self, addresses: Sequence[int], sizes_bytes: Sequence[int], *_: object) -> int:
+        """Several."""
+        for part in zip(addresses, sizes_bytes, strict=True):
+            self.plane.register(*part)
+        return 0
+
+    def unregister_memory(self, *_: object) -> int:
+        """It stays until the process ends."""
+        return 0
+
+    batch_unregister_memory = send_probe = unregister_memory
+
+    def transfer_sync_write(self, _: str, source: int, destination: int, size_bytes: int) -> int:
+        """One block."""
+        self.plane.write(source, destination, size_bytes)
+        return 0
+
+    def batch_transfer_sync_write(
+        self, _: str, sources: Sequence[int], destinations: Sequence[int], sizes_bytes: Sequence[int]
+    ) -> int:
+        """Block after block."""
+        for block in zip(sources, destinations, sizes_bytes, strict=True):
+            self.plane.write(*block)
+        return 0
+
+
 def install_as_mooncake(plane: Plane) -> None:
     """Be `mooncake.engine` in this process, before an engine imports it."""
-
-    class TransferEngine:
-        """The part of Mooncake's interface that SGLang calls."""
-
-        def initialize(self, *_: object) -> int:
-            return 0
-
-        initialize_ext = initialize
-
-        def get_rpc_port(self) -> int:
-            return 1
-
-        def get_engine(self) -> TransferEngine:
-            return self
-
-        def register_memory(self, address: int, size_bytes: int, *_: object) -> int:
-            plane.register(address, size_bytes)
-            return 0
-
-        def batch_register_memory(self, addresses: Sequence[int], sizes_bytes: Sequence[int], *_: object) -> int:
-            for part in zip(addresses, sizes_bytes, strict=True):
-                plane.register(*part)
-            return 0
-
-        def unregister_memory(self, *_: object) -> int:
-            return 0
-
-        batch_unregister_memory = send_probe = unregister_memory
-
-        def transfer_sync_write(self, _: str, source: int, destination: int, size_bytes: int) -> int:
-            plane.write(source, destination, size_bytes)
-            return 0
-
-        def batch_transfer_sync_write(
-            self, _: str, sources: Sequence[int], destinations: Sequence[int], sizes_bytes: Sequence[int]
-        ) -> int:
-            for block in zip(sources, destinations, sizes_bytes, strict=True):
-                plane.write(*block)
-            return 0
-
     package, module = types.ModuleType("mooncake"), types.ModuleType("mooncake.engine")
     package.__path__ = []
     package.engine = module  # type: ignore[attr-defined]
-    module.TransferEngine = TransferEngine  # type: ignore[attr-defined]
+    module.TransferEngine = type("TransferEngine", (StandIn,), {"plane": plane})  # type: ignore[attr-defined]
     sys.modules["mooncake"], sys.modules["mooncake.engine"] = package, module

@@ -48,7 +48,7 @@ class Bootstrap:
             protocol_version = "HTTP/1.1"
             timeout = IDLE_S
 
-            def do_GET(self) -> None:  # noqa: N802  http.server's name
+            def do_GET(self) -> None:
                 status, body = answer(self.path, rank_port)
                 content = (body if isinstance(body, str) else json.dumps(body)).encode()
                 self.send_response(status)

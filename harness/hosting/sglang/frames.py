@@ -94,7 +94,7 @@ class Destination:
         room, endpoint, port, session, pages, slot, _, needed = frames[:8]
         if len(pages) > 4 * PAGES_MAX:
             raise BadFrames(f"{len(pages) // 4} pages")
-        prefix = frames[8] if len(frames) > 8 else b""  # noqa: PLR2004  from 0.5.12
+        prefix = frames[8] if len(frames) > 8 else b""  # from 0.5.12
         return cls(
             int(room), endpoint.decode("ascii"), int(port), session.decode("ascii"),
             np.frombuffer(pages, np.int32).tolist(), int(slot), int(needed), int(prefix or 0),
@@ -120,7 +120,7 @@ class Abort:
         """Read it; raises ValueError, struct.error."""
         _, room, *back = frames
         endpoint, port = (back[0].decode("ascii"), int(back[1])) if len(back) > 1 else ("", 0)
-        return cls(int(room), endpoint, port, int(back[2]) if len(back) > 2 else None)  # noqa: PLR2004
+        return cls(int(room), endpoint, port, int(back[2]) if len(back) > 2 else None)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from harness.hosting.sglang.load import Loaded, load
 from harness.hosting.sglang.release import Release
 from harness.protocol.settings import NodeSettings
 from harness.releases import engines as transfer_engines
+from harness.transport.nixl import NAME as NIXL
 
 TIMEOUTS = ("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")
 """SGLang's own bounds on a request, 300 s by default; here the client's bound, so that it gives up what hangs."""
@@ -25,7 +26,7 @@ def start(settings: NodeSettings, plane: Plane | None = None) -> Release:
     transport, engine = settings.transport, settings.engine
     if plane is not None:
         install_as_mooncake(plane)
-    elif engine.backend == nixl.NAME:
+    elif engine.backend == NIXL:
         nixl.install(transport.name, transport.version)
     else:
         transfer_engines.load(engine.backend, transport.version)
@@ -51,4 +52,4 @@ def stands_in(settings: NodeSettings) -> list[str]:
     if engine.side != "both":
         other = "prefill" if engine.side == "decode" else "decode"
         return [STAND_IN_ENGINE, f"{other}: the reference, with the engine's own frames"]
-    return [nixl.STANDS_IN] if engine.backend == nixl.NAME else []
+    return [nixl.STANDS_IN] if engine.backend == NIXL else []
