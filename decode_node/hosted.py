@@ -13,7 +13,7 @@ from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
 from harness.history.recorder import Observer
 from harness.hosting.node import Hosting
-from harness.node.shell import Streams
+from harness.node.shell import Address, Streams
 from harness.protocol import wire
 from harness.protocol.memory import prepare_torch
 from harness.protocol.settings import NodeSettings
@@ -84,6 +84,12 @@ class HostingDecodeNode(Hosting, DecodeNode):
         for index in self._writers:
             if index not in self._sessions:
                 self.send((int(Role.PREFILL), index), session)
+
+    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
+        """The engine has its own ways to find out; but a prefill that is there again listens elsewhere."""
+        super().peer_changed(peer, alive=alive, dead=dead)
+        if self._guest is not None and peer[0] == Role.PREFILL:
+            self._sessions.discard(peer[1])
 
     def _on_rendezvous(self, message: wire.Rendezvous) -> None:
         self._hosted.addresses[message.prefill] = message.address

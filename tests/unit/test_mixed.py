@@ -184,7 +184,7 @@ def test_only_our_own_side_can_be_made_to_fail(fault: str, sides: set[str]) -> N
 
 
 def test_a_fault_out_of_reach_is_one_line() -> None:
-    with pytest.raises(FieldError, match="starve is done inside decode, and that is decode=sglang==0.5.13's own code"):
+    with pytest.raises(FieldError, match=r"starve is done inside decode, and that is decode=sglang==0\.5\.13's own code"):
         scenarios.load(None, {"engine.name": "decode=sglang==0.5.13", "transport.name": "tcp", "faults": ["starve"]})
 
 
