@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from decode_node.engine import Action
+from decode_node.mixed import Places
 from harness.history.event import HIDDEN_MASK, Finding, Reason, Resource, Role, Verb, Wants
 from harness.history.recorder import Observer
 from harness.hosting.guest import split_layout
@@ -31,8 +32,6 @@ from harness.protocol.slots import Pool
 
 _DRIVER = (int(Role.DRIVER), 0)
 FAILED, WAITING, SUCCESS = 0, 2, 4
-ROOMS_KEPT_MAX = 65_536
-"""Rooms whose tenure is remembered: what is written late for one comes within far fewer."""
 ABORTED, ABORT_AT = 22, 23
 """Names the draws of whether and when a client gives up."""
 
@@ -81,7 +80,7 @@ class HostedDecode:
         self._receiver_kind = watched_receiver(release.loaded.find("KVReceiver"), self._on_poll)
         self._resolve = getattr(self.queue, "resolve_deferred_releases", lambda: None)
         self._tenures = [0] * spec.slots
-        self._tenure_of: dict[int, int] = {}
+        self.places = Places()
         self._owners: dict[int, Handoff] = {}
         self.open: dict[int, Handoff] = {}
         self.waiting: deque[Handoff] = deque()
@@ -151,7 +150,7 @@ class HostedDecode:
         request = handoff.request
         request.pages, request.metadata_buffer_index = self.pages.take_many(count), slot
         self._owners[slot] = handoff
-        self._remember(handoff)
+        self.places.put(handoff.room, slot, handoff.tenure)
         self.record.event(
             Verb.ALLOC, handoff.room, slot, handoff.tenure, value=room_word(self.buffers, slot), a=count,
             c=handoff.message.prefill,
@@ -163,15 +162,6 @@ class HostedDecode:
         if share(settings.seed, room, ABORTED) < settings.abort_fraction:
             self._to_abort.append((self._now + share(settings.seed, room, ABORT_AT) * settings.hold_ms * 1e-3, handoff))
         return True
-
-    def _remember(self, handoff: Handoff) -> None:
-        self._tenure_of[handoff.room] = handoff.tenure
-        if len(self._tenure_of) > ROOMS_KEPT_MAX:
-            del self._tenure_of[next(iter(self._tenure_of))]
-
-    def tenure_of(self, room: int) -> int:
-        """In which of its slot's tenures `room` had the slot; 0 for one that never had, or long ago. Any thread may ask."""
-        return self._tenure_of.get(room, 0)
 
     def cancel(self, room: int, now: float) -> None:
         """The client gave the request up: as SGLang's scheduler does, wherever the request is."""

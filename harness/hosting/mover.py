@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 BLOCK_TIMEOUT_S = 30.0
+Piece = tuple[int, int, int]
+"""(source address, destination address, bytes)."""
 
 
 class Fate(enum.Enum):
@@ -33,8 +35,8 @@ class Plane(Protocol):
     def register(self, address: int, size_bytes: int) -> None:
         """The engine has memory here."""
 
-    def write(self, source: int, destination: int, size_bytes: int) -> None:
-        """One block; returns when the engine may take it for done."""
+    def move(self, session: str, blocks: Sequence[Piece]) -> int:
+        """Move `blocks` to the peer called `session`; 0 when the engine may take them for done, -1 where that failed."""
 
 
 class Mover:
@@ -51,6 +53,13 @@ class Mover:
 
     def register(self, address: int, size_bytes: int) -> None:
         """Every address of this process will do."""
+
+    def move(self, session: str, blocks: Sequence[Piece]) -> int:
+        """Block after block."""
+        del session
+        for block in blocks:
+            self.write(*block)
+        return 0
 
     def write(self, source: int, destination: int, size_bytes: int) -> None:
         """One block, both addresses in this process."""
@@ -115,18 +124,15 @@ class StandIn:
 
     batch_unregister_memory = send_probe = unregister_memory
 
-    def transfer_sync_write(self, _: str, source: int, destination: int, size_bytes: int) -> int:
+    def transfer_sync_write(self, session: str, source: int, destination: int, size_bytes: int) -> int:
         """One block."""
-        self.plane.write(source, destination, size_bytes)
-        return 0
+        return self.plane.move(session, [(source, destination, size_bytes)])
 
     def batch_transfer_sync_write(
-        self, _: str, sources: Sequence[int], destinations: Sequence[int], sizes_bytes: Sequence[int]
+        self, session: str, sources: Sequence[int], destinations: Sequence[int], sizes_bytes: Sequence[int]
     ) -> int:
-        """Block after block."""
-        for block in zip(sources, destinations, sizes_bytes, strict=True):
-            self.plane.write(*block)
-        return 0
+        """Several."""
+        return self.plane.move(session, list(zip(sources, destinations, sizes_bytes, strict=True)))
 
 
 def install_as_mooncake(plane: Plane) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.hosting.mover import Piece
 
 ADDRESSES = 1 << 48
 """Above every address of a process on x86-64 and ARM."""
 
 
 class Regions:
-    """What stands in for a transfer engine on the receiving side: it learns where bytes may go, and others bring them."""
+    """Where bytes may go, and the way there; on a hosted receiving side, what stands in for its transfer engine: others bring the bytes."""
 
     def __init__(self) -> None:
         """Nothing is registered."""
@@ -26,9 +28,9 @@ class Regions:
         self._starts.insert(at, address)
         self._views.insert(at, memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B"))
 
-    def write(self, source: int, destination: int, size_bytes: int) -> None:
-        """The receiving side writes nothing itself; raises HarnessError."""
-        raise HarnessError(f"a decode node wrote {size_bytes} bytes from {source:#x} to {destination:#x}")
+    def move(self, session: str, blocks: Sequence[Piece]) -> int:
+        """The receiving side moves nothing itself; raises HarnessError."""
+        raise HarnessError(f"a decode node wrote {len(blocks)} blocks to {session}")
 
     def __setitem__(self, where: slice, data: memoryview) -> None:
         """Put `data` at the addresses of `where`; raises IndexError for what was not registered as one piece, which no node of ours asks for."""

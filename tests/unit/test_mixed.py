@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from decode_node.mixed import TenureRecorder
+from decode_node.mixed import PlacedRecorder, Places
 from harness import scenario as scenarios
 from harness.errors import FieldError, HarnessError
 from harness.faults.catalogue import parse_all
@@ -114,14 +114,24 @@ def test_bytes_go_where_the_engine_registered_memory_and_nowhere_else() -> None:
         with pytest.raises(IndexError, match="not memory that the engine registered"):
             view[start : start + 4] = b"ijkl"
     with pytest.raises(HarnessError):
-        regions.write(address, address, 1)
+        regions.move("peer", [(address, address, 1)])
 
 
 def test_a_write_is_recorded_under_the_tenure_of_its_room() -> None:
     seen: list[tuple[object, ...]] = []
     inner = types.SimpleNamespace(event=lambda *fields, **named: seen.append((*fields, named)), row=seen.append)
-    TenureRecorder(inner, {5: 9}.get).event(1, 5, 2, 1, code=3)  # type: ignore[arg-type]
-    assert seen == [(1, 5, 2, 9, {"code": 3})]
+    places = Places()
+    places.put(5, 2, 9)
+    PlacedRecorder(inner, places).event(1, 5, 0, 1, code=3)  # type: ignore[arg-type]
+    PlacedRecorder(inner, places).event(1, 6, 4, 1)  # type: ignore[arg-type]
+    assert seen == [(1, 5, 2, 9, {"code": 3}), (1, 6, 4, 0, {})]
+
+
+def test_places_of_long_ago_are_forgotten() -> None:
+    places = Places(most=2)
+    for room in (1, 2, 3):
+        places.put(room, 0, room)
+    assert [places.tenure(room) for room in (1, 2, 3)] == [0, 2, 3]
 
 
 # What can be asked for
@@ -184,7 +194,9 @@ def test_only_our_own_side_can_be_made_to_fail(fault: str, sides: set[str]) -> N
 
 
 def test_a_fault_out_of_reach_is_one_line() -> None:
-    with pytest.raises(FieldError, match=r"starve is done inside decode, and that is decode=sglang==0\.5\.13's own code"):
+    with pytest.raises(
+        FieldError, match=r"starve is done inside decode, and that is decode=sglang==0\.5\.13's own code"
+    ):
         scenarios.load(None, {"engine.name": "decode=sglang==0.5.13", "transport.name": "tcp", "faults": ["starve"]})
 
 
