@@ -1,4 +1,4 @@
-"""I/O shell of a decode node that may host a released engine: it has its own connections to prefill, we have the driver's."""
+"""I/O shell of a decode node that may host a released engine, or speak its protocol to a prefill that does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from decode_node.node import DecodeNode
+from decode_node.speaking import SpeakingDecodeNode
 from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
 from harness.history.recorder import Observer
@@ -22,7 +22,7 @@ from harness.transport.base import Target
 SESSION_RETRY_S = 0.1
 
 
-class HostingDecodeNode(Hosting, DecodeNode):
+class HostingDecodeNode(Hosting, SpeakingDecodeNode):
     """A decode node; it hosts an engine when the run's settings name one for its side, for one run."""
 
     _plane: Target | None = None
@@ -40,7 +40,7 @@ class HostingDecodeNode(Hosting, DecodeNode):
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = self._next_request = 0.0
         self._writers = list(range(settings.prefills))
-        self._descriptor = b""
+        self._meeting = b""
         record = streams("main")
         none = msgspec.structs.replace(settings, faults=())  # nothing is done inside an engine that is not ours
         self._nemesis = DecodeFaults(none, record, None)
@@ -58,7 +58,7 @@ class HostingDecodeNode(Hosting, DecodeNode):
         hosted = HostedDecode(self.index, settings, record, release)
         if regions is not None:
             self._plane = mixed.plane(settings, regions, hosted, streams)
-            self._descriptor = mixed.meeting(self._plane, hosted).encode()
+            self._meeting = mixed.meeting(self._plane, hosted).encode()
         self._guest.describe(start.facts(settings, release.loaded))
         return hosted
 
@@ -80,7 +80,7 @@ class HostingDecodeNode(Hosting, DecodeNode):
         self._next_request = now + SESSION_RETRY_S
         assert self.settings is not None
         spec = self.settings.decode_layout
-        session = wire.Session(self.index, self.incarnation, self._descriptor, spec.slots, spec.pages)
+        session = wire.Session(self.index, self.incarnation, self._meeting, spec.slots, spec.pages)
         for index in self._writers:
             if index not in self._sessions:
                 self.send((int(Role.PREFILL), index), session)
@@ -92,6 +92,9 @@ class HostingDecodeNode(Hosting, DecodeNode):
             self._sessions.discard(peer[1])
 
     def _on_rendezvous(self, message: wire.Rendezvous) -> None:
+        if self._guest is None:
+            super()._on_rendezvous(message)
+            return
         self._hosted.addresses[message.prefill] = message.address
         self._sessions.add(message.prefill)
         self.announce()

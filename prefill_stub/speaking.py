@@ -5,8 +5,6 @@ Its machine, its faults and its transport are the reference's. So it can be late
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import zmq
 
@@ -14,7 +12,8 @@ from harness.errors import HandoffError
 from harness.history.event import Role
 from harness.hosting.guest import split_layout
 from harness.hosting.sglang import frames
-from harness.hosting.sglang.bootstrap import LOOPBACK, Bootstrap
+from harness.hosting.sglang.bootstrap import Bootstrap
+from harness.hosting.sglang.line import Line
 from harness.hosting.sglang.meeting import Meeting
 from harness.node.shell import Address, Streams
 from harness.protocol import wire
@@ -23,63 +22,17 @@ from prefill_stub.foreign import ForeignMachine, RemoteLayout
 from prefill_stub.machine import PrefillMachine
 from prefill_stub.node import PrefillNode
 
-TAKE_MAX = 64
-"""Messages taken at each step."""
+FromDecode = frames.Registration | frames.Destination | frames.Abort
 ABORTS_MAX = 16_384
 """Aborts that wait for their answer."""
 TENURE = 1
 """SGLang's protocol has none; ours takes 0 for a room that never had a slot."""
 
 
-class Line:
-    """The sockets of SGLang's protocol at prefill: one to be told, one to each decode, and the bootstrap server."""
-
-    def __init__(self, context: zmq.Context[Any]) -> None:
-        """Listen on loopback."""
-        self._context = context
-        self.socket = context.socket(zmq.PULL)
-        self.socket.linger = 0
-        self.bootstrap = Bootstrap(self.socket.bind_to_random_port(f"tcp://{LOOPBACK}"))
-        self._out: dict[str, zmq.Socket[bytes]] = {}
-        self.bad = 0
-        """Messages that were none."""
-
-    def take(self) -> list[frames.Registration | frames.Destination | frames.Abort]:
-        """What decodes have said since."""
-        found = []
-        for _ in range(TAKE_MAX):
-            try:
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
-            try:
-                found.append(frames.to_prefill(parts))
-            except frames.BadFrames:
-                self.bad += 1
-        return found
-
-    def tell(self, endpoint: str, parts: frames.Frames) -> None:
-        """Send to the decode that listens at `endpoint`, `host:port`; one that takes nothing any more loses it."""
-        if endpoint not in self._out:
-            socket = self._out[endpoint] = self._context.socket(zmq.PUSH)
-            socket.linger = 0
-            socket.connect(f"tcp://{endpoint}")
-        try:
-            self._out[endpoint].send_multipart(parts, zmq.NOBLOCK)
-        except zmq.Again:
-            self.bad += 1
-
-    def close(self) -> None:
-        """Say and hear nothing more."""
-        self.bootstrap.close()
-        for socket in (self.socket, *self._out.values()):
-            socket.close()
-
-
 class SpeakingPrefillNode(PrefillNode):
     """A prefill node; in a run whose decode is hosted alone it speaks the engine's protocol to it."""
 
-    _line: Line | None = None
+    _line: Line[FromDecode] | None = None
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """As the reference, on pages split into keys and values, and with the engine's sockets; or just as the reference."""
@@ -98,7 +51,8 @@ class SpeakingPrefillNode(PrefillNode):
         self._meetings: dict[str, tuple[int, Meeting]] = {}
         self._endpoints: dict[int, str] = {}
         self._aborted: dict[int, frames.Abort] = {}
-        self._line = Line(self.context)
+        self._line = Line(self.context, frames.to_prefill)
+        self._bootstrap = Bootstrap(self._line.port)
         self._poller.register(self._line.socket, zmq.POLLIN)
 
     def _open_session(self, message: wire.Session) -> None:
@@ -114,11 +68,11 @@ class SpeakingPrefillNode(PrefillNode):
         super()._open_session(msgspec.structs.replace(message, descriptor=meeting.plane.encode()))
         self._meetings[meeting.endpoint] = (message.decode, meeting)
         self._endpoints[message.decode] = meeting.endpoint
-        self.send((int(Role.DECODE), message.decode), wire.Rendezvous(self.index, self._line.bootstrap.address))
+        self.send((int(Role.DECODE), message.decode), wire.Rendezvous(self.index, self._bootstrap.address))
 
     # What decode says ----------------------------------------------------------------------------------------------
 
-    def _heard(self, message: frames.Registration | frames.Destination | frames.Abort) -> None:
+    def _heard(self, message: FromDecode) -> None:
         machine = self.machine
         assert isinstance(machine, ForeignMachine)
         if isinstance(message, frames.Abort):
@@ -185,6 +139,7 @@ class SpeakingPrefillNode(PrefillNode):
         """Close the engine's sockets, then as the reference."""
         if self._line is not None:
             self._poller.unregister(self._line.socket)
+            self._bootstrap.close()
             self._line.close()
             self._line = None
         super().finish()

@@ -15,12 +15,13 @@ from packaging.version import InvalidVersion, Version
 from harness.errors import FieldError, HarnessError
 from harness.faults.catalogue import parse_all
 from harness.faults.reach import out_of_reach
+from harness.protocol import guards as guard_table
 from harness.protocol.settings import EngineSettings
 from harness.releases import overlay
 
 REFERENCE = "reference"
 SGLANG = "sglang"
-ALLOWED = "reference, sglang==VERSION, or path:DIR with a folder that holds sglang; decode= before it hosts one side"
+ALLOWED = "reference, sglang==VERSION, or path:DIR with a folder that holds sglang; decode= or prefill= before it: that side alone"
 Side = Literal["both", "prefill", "decode"]
 BASE = (
     "aiohttp==3.14.5", "aiohappyeyeballs==2.7.1", "aiosignal==1.4.0", "annotated-types==0.8.0", "attrs==26.1.0",
@@ -76,8 +77,10 @@ def parse(name: str) -> Engine:
 
 BACKENDS = {"mooncake": "mooncake", "nixl": "nixl", "nixl-tcp": "nixl", "nixl-shm": "nixl"}
 """Transports that an engine brings a backend for, and the name that it gives it."""
-MIXED = {"decode": "tcp"}
+MIXED = {"decode": "tcp", "prefill": "tcp"}
 """Sides that can be hosted alone, and the transport of ours that then moves the bytes."""
+BEYOND_THE_ROW = ("row_digest", "kv_digest", "tenure_on_writes")
+"""Guards of decode that need what no released prefill sends."""
 MIXED_BACKEND = "mooncake"
 """The engine's backend that a hosted side alone runs: its status is a message of its own, so that everything can overtake everything."""
 UNOBSERVED = (
@@ -149,6 +152,13 @@ def _check_mixed(engine: Engine, scenario: Any) -> None:
         raise FieldError("transport.name", transport, f"{MIXED[engine.side]}: {engine.name} is one side alone")
     for field in ("prefill_tp", "prefill_pp", "decode_tp"):
         _only(engine, [(f"topology.{field}", getattr(topology, field), 1)])
+    if engine.side == "prefill":
+        guards = guard_table.parse(scenario.guards)
+        if any(getattr(guards, name) for name in BEYOND_THE_ROW):
+            without = ", ".join(BEYOND_THE_ROW)
+            raise FieldError(
+                "guards", scenario.guards, f"a preset of its generation: {engine.name} sends nothing for {without}"
+            )
 
 
 def fetch(name: str, say: Callable[[str], None]) -> None:
@@ -163,7 +173,7 @@ def fetch(name: str, say: Callable[[str], None]) -> None:
 def not_checked(found: list[str], side: Side = "both") -> list[str]:
     """`found`, what the history could not show, with what no run can show that hosts `side`: a target of ours sees every write."""
     told = [line for line in found if "LANDED" not in line]
-    return [*told, *(UNOBSERVED if side == "both" else UNOBSERVED[1:])]
+    return [*told, *{"both": UNOBSERVED, "decode": UNOBSERVED[1:], "prefill": ()}[side]]
 
 
 def first_folders(engine: Engine) -> list[str]:

@@ -162,6 +162,17 @@ def test_what_one_side_alone_cannot_have(field: str, value: object) -> None:
     assert raised.value.field == field
 
 
+@pytest.mark.parametrize(("guards", "allowed"), [("sglang-0.5.12", True), ("sglang-0.5.20", True), ("hardened", False)])
+def test_guards_that_need_more_than_a_release_sends(guards: str, allowed: bool) -> None:
+    wanted = {"engine.name": "prefill=sglang==0.5.13", "transport.name": "tcp", "guards": guards}
+    if allowed:
+        assert scenarios.load(None, wanted).guards == guards
+        return
+    with pytest.raises(FieldError, match="row_digest") as raised:
+        scenarios.load(None, wanted)
+    assert raised.value.field == "guards"
+
+
 def test_our_own_transport_can_be_set_as_ever() -> None:
     wanted = {
         "engine.name": "decode=sglang==0.5.13", "transport.name": "tcp", "transport.reorder": "room_first",
