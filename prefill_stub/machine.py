@@ -308,11 +308,16 @@ class PrefillMachine:
                 sums = self._sums_as_sent(row, lease, mask)
             payload.seal(row, sums, tenure, digest)
         if self._observe:
-            made = payload.tags(sums if self.guards.clear_optional or not self._seal else payload.sums(row))
+            made = self._tags(sender, row, sums)
             if self._leads or not self._last:
                 verb = _MADE if self._leads else _PLACEHOLDER
                 self.record.row(verb, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
         self._set_buf(row, lease, mask)
+
+    def _tags(self, sender: Sender, row: Any, sums: list[int]) -> list[int]:
+        """Nine fingerprints of what the request must get; `sums` are those of `row`, but for fields that it does not use."""
+        del sender
+        return self.payload.tags(sums if self.guards.clear_optional or not self._seal else self.payload.sums(row))
 
     def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
         """Sums over the row as it will be sent: fields that are not set keep what the lease's last owner left."""

@@ -212,6 +212,7 @@ class DecodeTransferQueue:
                 self.release(entry)
             else:
                 req.output_ids.append(token[0].item())
+                req.cached_tokens = cached[0].item()
                 if "torn" not in BUGS:
                     self.buffers.output_ids[entry.metadata_buffer_index] = 0
                 self.free(entry)
