@@ -26,7 +26,7 @@ from harness.errors import FieldError, HandoffError, HarnessError
 INSTALL_TIMEOUT_S = 900.0
 """Bound of one installation, the download included; also of the wait for another process that installs the same one."""
 VERSIONS_SHOWN = 12
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 _INSTALL = ("install", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--timeout", "30")
 DIES_WITH_US = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
@@ -96,7 +96,7 @@ def _install(folder: Path, wanted: str, extra: Sequence[str]) -> None:
         shutil.rmtree(left, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:
-        _run_pip(wanted, [*_PIP, *_INSTALL, "--target", str(part), *extra, wanted])
+        _run_pip(wanted, [*PIP, *_INSTALL, "--target", str(part), *extra, wanted])
         _verify(part, wanted)
         part.chmod(0o755)
         part.rename(folder)

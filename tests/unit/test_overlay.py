@@ -32,7 +32,7 @@ class Pip:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.script = folder / "fake_pip.py"
-        monkeypatch.setattr(overlay, "_PIP", (str(self.script),))
+        monkeypatch.setattr(overlay, "PIP", (str(self.script),))
 
     def does(self, text: str) -> None:
         self.script.write_text(text)
@@ -164,7 +164,7 @@ def test_a_killed_harness_takes_its_pip_along(pip: Pip, tmp_path: Path) -> None:
         f"import os, time\nopen({part!r}, 'w').write(str(os.getpid()))\nos.rename({part!r}, {str(pid_file)!r})\ntime.sleep(600)"
     )
     code = (
-        f"from harness.releases import overlay; overlay._PIP = ({str(pip.script)!r},); overlay.install({NAME!r}, '1.0')"
+        f"from harness.releases import overlay; overlay.PIP = ({str(pip.script)!r},); overlay.install({NAME!r}, '1.0')"
     )
     child = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
     _until(pid_file.exists)
