@@ -85,6 +85,6 @@ def _show(results: dict[str, dict[str, Any]], meanings: dict[str, str]) -> None:
     for name, meaning in meanings.items():
         console.print(f"{name}: {meaning}", highlight=False, soft_wrap=True)
     for name, result in results.items():
-        for problem in (*result["problems"].items(), ("", result["error"])):
+        for problem in (*result["provoked"].items(), *result["problems"].items(), ("", result["error"])):
             if problem[1]:
                 console.print(f"{name}: {': '.join(filter(None, problem))}", highlight=False, soft_wrap=True)

@@ -30,6 +30,9 @@ def test_the_holes_of_each_release(release: str) -> None:
     answer = check.check_release(release, timeout_s=120)
     assert answer["error"] == ""
     assert answer["problems"] == {}
+    assert answer["dead_threads"] == []
+    assert "transfer_worker" in answer["provoked"]["lookup-race"]
+    assert ("ABORT_ACK" in answer["provoked"].get("mixed-frames", "")) == (release == "0.5.13")
     assert answer["found"] == {
         "false-abort": release in ABORTS,
         "stale-commit": release == "0.5.8",
@@ -37,6 +40,8 @@ def test_the_holes_of_each_release(release: str) -> None:
         "late-write": release != "0.5.23",
         "success-after-failed": release not in {"0.5.20", "0.5.23"},
         "cleared-room-revived": False,
+        "lookup-race": True,
+        "mixed-frames": release == "0.5.13",
     }
 
 

@@ -1,0 +1,65 @@
+"""Checks in which a thread of the release dies for good: they come last, and take the death as their answer."""
+
+from __future__ import annotations
+
+from harness.hosting.sglang.bench import Bench, Case, Handoff, wait_for
+from harness.hosting.stepped import Gate, HeldDict, SteppedSocket
+
+PATIENCE_S = 3.0
+"""What a message waits for another one on its socket, from the moment when that other one is all but sent."""
+
+
+def cleared_between_lookups(bench: Bench, slot: int) -> dict[str, bool]:
+    """Prefill's scheduler clears a finished room after the transfer thread has asked whether it is there, and before it asks for its status.
+
+    On the second prefill, whose transfer thread nothing else needs.
+    """
+    case, first, second = Case(bench, slot), bench.handoff(prefill=1), bench.handoff(prefill=1)
+    manager, poll = bench.prefills[1], bench.release.poll
+    bench.fates()
+    asked = HeldDict(manager.request_status, lambda room, status: room == first.request.room and status == poll.Success)
+    manager.request_status = asked
+    assert case.admit(first)
+    bench.send(case, first, prefill=1)
+    wait_for(lambda: first.sender.poll() == poll.Success, "end of a transfer at prefill")
+    wait_for(asked.reached.is_set, "second look at the room by the transfer thread")
+    first.sender.clear()
+    asked.go_on.set()
+    case.finish(first)
+    wait_for(lambda: case.admit(second), "slot for the second request")
+    bench.send(case, second, prefill=1)
+    wait_for(lambda: bench.watch.look() or second.sender.poll() == poll.Success, "next transfer, or a dead thread")
+    return bench.died("lookup-race")
+
+
+def acknowledged_in_between(bench: Bench, slot: int) -> dict[str, bool]:
+    """Prefill's bootstrap thread acknowledges an abort while its transfer thread sends a status to the same decode rank."""
+    case, first, second = Case(bench, slot), bench.handoff(), bench.handoff()
+    bench.fates()
+    assert case.admit(first)
+    bench.release.publish(second.receiver, [slot], slot)
+    poll = bench.release.poll
+    wait_for(lambda: second.sender.poll() == poll.WaitingForInput, "destination at prefill")
+    SteppedSocket.gate = gate = Gate(str(first.request.room).encode(), PATIENCE_S)
+    try:
+        bench.send(case, first)
+        wait_for(gate.reached.is_set, "status on its way")
+        if _tells_prefill(second):
+            wait_for(lambda: second.sender.poll() == poll.Failed, "abort at prefill")
+        wait_for(
+            lambda: bench.watch.look() or bench.manager.check_status(first.request.room) == poll.Success,
+            "status at decode, or a dead thread",
+        )
+    finally:
+        SteppedSocket.gate = None
+    return bench.died("mixed-frames")
+
+
+def _tells_prefill(handoff: Handoff) -> bool:
+    """Abort the hand-off on decode's side; whether the release sends anything to prefill for it."""
+    SteppedSocket.heard = heard = set[bytes]()
+    try:
+        handoff.receiver.abort()
+    finally:
+        SteppedSocket.heard = None
+    return b"ABORT" in heard

@@ -1,0 +1,85 @@
+"""Two places where a hosted engine's threads can be held up, so that their order is chosen: a look-up in a dict, and a send on a socket.
+
+What is replaced is a container and a library's class, never a function of the engine: both do what they always do, one of them later.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import zmq
+
+HELD_S = 10.0
+"""The longest that anything is held up."""
+
+
+class HeldDict(dict[int, Any]):
+    """A dict in which `key in` is answered late, once, to other threads than the one that made it."""
+
+    def __init__(self, content: Mapping[int, Any], when: Callable[[int, Any], bool]) -> None:
+        """A copy of `content`; the first look-up for which `when(key, value)` is true is held up."""
+        super().__init__(content)
+        self._when = when
+        self._owner = threading.get_ident()
+        self.reached = threading.Event()
+        """Somebody is held up: the answer is known, and not given yet."""
+        self.go_on = threading.Event()
+
+    def __contains__(self, key: object) -> bool:
+        """The answer of the moment when it was asked."""
+        there = super().__contains__(key)
+        if there and threading.get_ident() != self._owner and not self.reached.is_set():
+            assert isinstance(key, int)
+            if self._when(key, super().get(key)):
+                self.reached.set()
+                self.go_on.wait(HELD_S)
+        return there
+
+
+class Gate:
+    """Holds up one message between two of its frames, until another thread has sent a whole one on the same socket.
+
+    Where a lock keeps the two apart, that never comes: after `patience_s` the first goes on.
+    """
+
+    def __init__(self, frame: bytes, patience_s: float) -> None:
+        """`frame`: the first of the message."""
+        self._frame, self._patience_s = frame, patience_s
+        self._socket: Any = None
+        self._thread = 0
+        self.reached = threading.Event()
+        self._overtaken = threading.Event()
+
+    def sent(self, socket: Any, frame: bytes, *, more: bool) -> None:
+        """Called by every socket after each frame."""
+        if self._socket is None and more and frame == self._frame:
+            self._socket, self._thread = socket, threading.get_ident()
+            self.reached.set()
+            self._overtaken.wait(self._patience_s)
+        elif socket is self._socket and not more and threading.get_ident() != self._thread:
+            self._overtaken.set()
+
+
+class SteppedSocket(zmq.Socket[bytes]):
+    """pyzmq's socket; a gate is told of each frame."""
+
+    gate: Gate | None = None
+    heard: set[bytes] | None = None
+    """Where it is a set, first frames of messages are added to it."""
+
+    def send(self, data: Any, flags: int = 0, *arguments: Any, **named: Any) -> Any:
+        """As in pyzmq, where a multipart message is sent frame by frame through this."""
+        result = super().send(data, flags, *arguments, **named)
+        frame, more = bytes(data), bool(flags & zmq.SNDMORE)
+        if SteppedSocket.heard is not None:
+            SteppedSocket.heard.add(frame)
+        if SteppedSocket.gate is not None:
+            SteppedSocket.gate.sent(self, frame, more=more)
+        return result
+
+
+def install_sockets() -> None:
+    """Have every socket of this process made as a SteppedSocket, before an engine makes one."""
+    zmq.Context._socket_class = SteppedSocket  # noqa: SLF001  where pyzmq lets a subclass name its own
