@@ -25,8 +25,9 @@ def install(versions: tuple[str, ...]) -> None:
 
     for version in versions:
         engine = hosted.parse(f"{hosted.SGLANG}=={version}")
+        (folder,) = hosted.first_folders(engine)
         hosted.base_folders(engine)
-        click.echo(f"{engine.name}: {hosted.first_folders(engine)[0]}")
+        click.echo(f"{engine.name}: {folder}")
 
 
 @releases.command("list")

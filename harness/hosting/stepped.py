@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import zmq
@@ -62,24 +63,32 @@ class Gate:
             self._overtaken.set()
 
 
-class SteppedSocket(zmq.Socket[bytes]):
-    """pyzmq's socket; a gate is told of each frame."""
+@dataclass
+class Ear:
+    """Who is told of every frame of this process."""
 
     gate: Gate | None = None
     heard: set[bytes] | None = None
-    """Where it is a set, first frames of messages are added to it."""
+    """Where it is a set, every frame is added to it."""
+
+
+EAR = Ear()
+
+
+class SteppedSocket(zmq.Socket[bytes]):
+    """pyzmq's socket; `EAR` is told of each frame."""
 
     def send(self, data: Any, flags: int = 0, *arguments: Any, **named: Any) -> Any:
         """As in pyzmq, where a multipart message is sent frame by frame through this."""
         result = super().send(data, flags, *arguments, **named)
         frame, more = bytes(data), bool(flags & zmq.SNDMORE)
-        if SteppedSocket.heard is not None:
-            SteppedSocket.heard.add(frame)
-        if SteppedSocket.gate is not None:
-            SteppedSocket.gate.sent(self, frame, more=more)
+        if EAR.heard is not None:
+            EAR.heard.add(frame)
+        if EAR.gate is not None:
+            EAR.gate.sent(self, frame, more=more)
         return result
 
 
 def install_sockets() -> None:
     """Have every socket of this process made as a SteppedSocket, before an engine makes one."""
-    zmq.Context._socket_class = SteppedSocket  # noqa: SLF001  where pyzmq lets a subclass name its own
+    zmq.Context._socket_class = SteppedSocket  # type: ignore[misc]  # noqa: SLF001  where pyzmq lets a subclass name its own

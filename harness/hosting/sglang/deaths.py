@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.hosting.sglang.bench import Bench, Case, Handoff, wait_for
-from harness.hosting.stepped import Gate, HeldDict, SteppedSocket
+from harness.hosting.stepped import EAR, Gate, HeldDict
 
 PATIENCE_S = 3.0
 """What a message waits for another one on its socket, from the moment when that other one is all but sent."""
@@ -40,7 +40,7 @@ def acknowledged_in_between(bench: Bench, slot: int) -> dict[str, bool]:
     bench.release.publish(second.receiver, [slot], slot)
     poll = bench.release.poll
     wait_for(lambda: second.sender.poll() == poll.WaitingForInput, "destination at prefill")
-    SteppedSocket.gate = gate = Gate(str(first.request.room).encode(), PATIENCE_S)
+    EAR.gate = gate = Gate(str(first.request.room).encode(), PATIENCE_S)
     try:
         bench.send(case, first)
         wait_for(gate.reached.is_set, "status on its way")
@@ -51,15 +51,15 @@ def acknowledged_in_between(bench: Bench, slot: int) -> dict[str, bool]:
             "status at decode, or a dead thread",
         )
     finally:
-        SteppedSocket.gate = None
+        EAR.gate = None
     return bench.died("mixed-frames")
 
 
 def _tells_prefill(handoff: Handoff) -> bool:
     """Abort the hand-off on decode's side; whether the release sends anything to prefill for it."""
-    SteppedSocket.heard = heard = set[bytes]()
+    EAR.heard = heard = set[bytes]()
     try:
         handoff.receiver.abort()
     finally:
-        SteppedSocket.heard = None
+        EAR.heard = None
     return b"ABORT" in heard
