@@ -20,6 +20,7 @@ MEANINGS = {
     "late-write": "a write that outlives its aborted request reaches the next owner of slot or page",
     "success-after-failed": "Success after Failed: the failed room counts as transferred",
     "cleared-room-revived": "Success for a cleared room: the room is in the table again, for good",
+    "abort-forgotten": "an abort that reaches prefill before the request is forgotten: prefill waits for nothing, until a time-out",
     "lookup-race": "prefill clears a room between two look-ups of its transfer thread: the thread dies, and so does all that it would have sent",
     "mixed-frames": "an abort is acknowledged while a status is sent: their frames mix on one socket, and decode's receive thread dies",
 }

@@ -80,7 +80,7 @@ class MooncakeKVManager:
         self.args, self.mode = args, disaggregation_mode.value
         self.engine = TransferEngine()
         self.request_status = {}
-        self.wanted = {}
+        self.transfer_infos = {}
         self.local_ip = "127.0.0.1"
         self.socket = zmq.Context().socket(zmq.PULL)
         self.rank_port = self.socket.bind_to_random_port("tcp://127.0.0.1")
@@ -151,7 +151,7 @@ class MooncakeKVReceiver:
         self.drained = threading.Event()
     def init(self, kv_indices, aux_index=None):
         peer = managers[self.bootstrap_addr]
-        peer.wanted[self.bootstrap_room] = ([int(i) for i in kv_indices], aux_index, self)
+        peer.transfer_infos[self.bootstrap_room] = ([int(i) for i in kv_indices], aux_index, self)
     def poll(self):
         return self.mgr.check_status(self.bootstrap_room)
     def abort(self):
@@ -172,7 +172,7 @@ class MooncakeKVSender:
         mgr.update_status(self.room, KVPoll.Bootstrapping)
     def poll(self):
         status = self.mgr.request_status.get(self.room, KVPoll.Failed)
-        if status == KVPoll.Bootstrapping and self.room in self.mgr.wanted:
+        if status == KVPoll.Bootstrapping and self.room in self.mgr.transfer_infos:
             return KVPoll.WaitingForInput
         return status
     def clear(self):
@@ -182,7 +182,7 @@ class MooncakeKVSender:
     def send(self, kv_indices):
         self.mgr.jobs.put((self, [int(i) for i in kv_indices]))
     def move(self, mine):
-        theirs, aux, receiver = self.mgr.wanted.pop(self.room)
+        theirs, aux, receiver = self.mgr.transfer_infos.pop(self.room)
         here, there = self.mgr.args, managers["decode"].args
         for name, source, target in (("kv", mine[0], theirs[0]), ("aux", self.aux, aux)):
             sizes = getattr(here, name + "_item_lens")

@@ -144,20 +144,24 @@ class Bench:
         self._parts = self.decode.parts()
         self._room = 0
 
-    def handoff(self, prefill: int = 0) -> Handoff:
-        """A new request, known to both sides and bootstrapped."""
+    def handoff(self, prefill: int = 0, *, at_decode_first: bool = False) -> Handoff:
+        """A new request, bootstrapped and known to both sides; `at_decode_first`: prefill gets it by `arrive`."""
         self._room += 1
         room, release = (1 << 40) + self._room, self.release
         address = self.addresses[prefill]
         host, _, port = address.partition(":")
         request = Request(room, 0, 0, host=host, port=int(port))
-        sender = release.sender(self.prefills[prefill], address, room)
+        sender = None if at_decode_first else self.arrive(room, prefill)
         kind = release.loaded.find("KVReceiver")
         receiver = wait_for(
             lambda: release.receiver(kind, self.manager, address, room), "answer of the bootstrap server"
         )
         wait_for(lambda: receiver.poll() != release.poll.Bootstrapping, "bootstrap of a receiver")
         return Handoff(request, receiver, sender)
+
+    def arrive(self, room: int, prefill: int = 0) -> Any:
+        """The request reaches prefill, which makes its sender."""
+        return self.release.sender(self.prefills[prefill], self.addresses[prefill], room)
 
     def send(self, case: Case, handoff: Handoff, prefill: int = 0) -> None:
         """Prefill's half: wait for decode's destination, make row and page, send both."""

@@ -20,7 +20,7 @@ import zmq
 from harness.errors import HandoffError
 from harness.hosting.mover import Fate, Mover, install_as_mooncake
 from harness.hosting.sglang.bench import Bench, Case, Handoff, wait_for
-from harness.hosting.sglang.deaths import acknowledged_in_between, cleared_between_lookups
+from harness.hosting.sglang.between import aborted_before_arrival, acknowledged_in_between, cleared_between_lookups
 from harness.hosting.stepped import install_sockets
 from harness.hosting.watch import Watch
 
@@ -132,8 +132,8 @@ def _tell(bench: Bench, statuses: Sequence[tuple[int, Any]]) -> None:
 
 
 CHECKS: Sequence[Callable[[Bench, int], Verdicts]] = (
-    status_before_data, room_block_first, failed_then_success, success_after_clear, late_write, cleared_between_lookups,
-    acknowledged_in_between,
+    status_before_data, room_block_first, failed_then_success, success_after_clear, late_write, aborted_before_arrival,
+    cleared_between_lookups, acknowledged_in_between,
 )  # fmt: skip
 
 

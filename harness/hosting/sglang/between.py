@@ -1,4 +1,4 @@
-"""Checks in which a thread of the release dies for good: they come last, and take the death as their answer."""
+"""Checks of what prefill's threads do to each other. Where a thread of the release dies for good, the check comes last and takes the death as its answer."""
 
 from __future__ import annotations
 
@@ -53,6 +53,18 @@ def acknowledged_in_between(bench: Bench, slot: int) -> dict[str, bool]:
     finally:
         EAR.gate = None
     return bench.died("mixed-frames")
+
+
+def aborted_before_arrival(bench: Bench, slot: int) -> dict[str, bool]:
+    """Decode publishes where the data shall go and gives the request up, both before prefill has the request."""
+    handoff = bench.handoff(at_decode_first=True)
+    manager, poll, room = bench.prefills[0], bench.release.poll, handoff.request.room
+    bench.release.publish(handoff.receiver, [slot], slot)
+    wait_for(lambda: room in manager.transfer_infos, "destination at prefill")
+    if not _tells_prefill(handoff):
+        return {"abort-forgotten": False}
+    wait_for(lambda: manager.request_status.get(room) == poll.Failed, "abort at prefill")
+    return {"abort-forgotten": bench.arrive(room).poll() != poll.Failed}
 
 
 def _tells_prefill(handoff: Handoff) -> bool:
