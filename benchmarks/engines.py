@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -41,6 +42,7 @@ def main() -> None:
     ours, theirs = cells(options.release, options.mooncake, options.requests)
     fetch([theirs], lambda text: print(text, file=sys.stderr))
     rates: dict[str, list[float]] = {ours.name: [], theirs.name: []}
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the first round")
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             for cell in (ours, theirs):
