@@ -12,7 +12,7 @@ from typing import Any
 
 import zmq
 
-HELD_S = 10.0
+HELD_S = 30.0
 """The longest that anything is held up."""
 
 
@@ -40,27 +40,32 @@ class HeldDict(dict[int, Any]):
 
 
 class Gate:
-    """Holds up one message between two of its frames, until another thread has sent a whole one on the same socket.
+    """Holds up one message after its first frame, until another thread has sent a whole one on the same socket, or until it is opened."""
 
-    Where a lock keeps the two apart, that never comes: after `patience_s` the first goes on.
-    """
-
-    def __init__(self, frame: bytes, patience_s: float) -> None:
+    def __init__(self, frame: bytes) -> None:
         """`frame`: the first of the message."""
-        self._frame, self._patience_s = frame, patience_s
+        self._frame = frame
         self._socket: Any = None
         self._thread = 0
+        self._go_on = threading.Event()
         self.reached = threading.Event()
-        self._overtaken = threading.Event()
+        """The message is held up."""
+        self.overtaken = threading.Event()
+        """Another one was sent meanwhile."""
+
+    def open(self) -> None:
+        """Let the message go on, overtaken or not: where a lock keeps the two apart, the other one waits for it."""
+        self._go_on.set()
 
     def sent(self, socket: Any, frame: bytes, *, more: bool) -> None:
         """Called by every socket after each frame."""
         if self._socket is None and more and frame == self._frame:
             self._socket, self._thread = socket, threading.get_ident()
             self.reached.set()
-            self._overtaken.wait(self._patience_s)
+            self._go_on.wait(HELD_S)
         elif socket is self._socket and not more and threading.get_ident() != self._thread:
-            self._overtaken.set()
+            self.overtaken.set()
+            self._go_on.set()
 
 
 @dataclass

@@ -120,8 +120,7 @@ class MooncakeKVManager:
         while True:
             sender, pages = self.jobs.get()
             sender.move(pages)
-            known = sender.room in self.request_status
-            if known and "looks_twice" in BUGS:
+            if "looks_twice" in BUGS and sender.room in self.request_status:
                 self.check_status(sender.room)
 
     def receive(self):

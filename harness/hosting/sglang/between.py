@@ -6,7 +6,7 @@ from harness.hosting.sglang.bench import Bench, Case, Handoff, wait_for
 from harness.hosting.stepped import EAR, Gate, HeldDict
 
 PATIENCE_S = 3.0
-"""What a message waits for another one on its socket, from the moment when that other one is all but sent."""
+"""What a status waits for an acknowledgement that is all but sent."""
 
 
 def cleared_between_lookups(bench: Bench, slot: int) -> dict[str, bool]:
@@ -22,13 +22,17 @@ def cleared_between_lookups(bench: Bench, slot: int) -> dict[str, bool]:
     assert case.admit(first)
     bench.send(case, first, prefill=1)
     wait_for(lambda: first.sender.poll() == poll.Success, "end of a transfer at prefill")
-    wait_for(asked.reached.is_set, "second look at the room by the transfer thread")
-    first.sender.clear()
-    asked.go_on.set()
     case.finish(first)
     wait_for(lambda: case.admit(second), "slot for the second request")
     bench.send(case, second, prefill=1)
-    wait_for(lambda: bench.watch.look() or second.sender.poll() == poll.Success, "next transfer, or a dead thread")
+
+    def went_on() -> bool:
+        return bool(bench.watch.look()) or second.sender.poll() == poll.Success
+
+    wait_for(lambda: asked.reached.is_set() or went_on(), "second look at the room, or the next transfer")
+    first.sender.clear()
+    asked.go_on.set()
+    wait_for(went_on, "next transfer, or a dead thread")
     return bench.died("lookup-race")
 
 
@@ -40,17 +44,20 @@ def acknowledged_in_between(bench: Bench, slot: int) -> dict[str, bool]:
     bench.release.publish(second.receiver, [slot], slot)
     poll = bench.release.poll
     wait_for(lambda: second.sender.poll() == poll.WaitingForInput, "destination at prefill")
-    EAR.gate = gate = Gate(str(first.request.room).encode(), PATIENCE_S)
+    EAR.gate = gate = Gate(str(first.request.room).encode())
     try:
         bench.send(case, first)
         wait_for(gate.reached.is_set, "status on its way")
         if _tells_prefill(second):
             wait_for(lambda: second.sender.poll() == poll.Failed, "abort at prefill")
+            gate.overtaken.wait(PATIENCE_S)
+        gate.open()
         wait_for(
             lambda: bench.watch.look() or bench.manager.check_status(first.request.room) == poll.Success,
             "status at decode, or a dead thread",
         )
     finally:
+        gate.open()
         EAR.gate = None
     return bench.died("mixed-frames")
 
