@@ -47,6 +47,8 @@ class Mover:
         self.fate: Callable[[int], Fate] = lambda _: Fate.NOW
         self.blocked = threading.Semaphore(0)
         """Released once for each call that has begun to block."""
+        self.ended = threading.Semaphore(0)
+        """Released once for each block that was held up and has landed."""
         self._on_their_way: list[tuple[int, bytes]] = []
         self._go_on = threading.Event()
         self._lock = threading.Lock()
@@ -74,6 +76,8 @@ class Mover:
                 self._on_their_way.append((destination, content))
         else:
             ctypes.memmove(destination, content, size_bytes)
+        if fate is Fate.BLOCKED:
+            self.ended.release()
 
     def land(self) -> None:
         """Have everything that is on its way arrive."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import FieldError, HarnessError
+from harness.errors import FieldError, UnavailableError
 from harness.faults.catalogue import parse_all
 from harness.faults.reach import out_of_reach
 from harness.protocol import guards as guard_table
@@ -186,7 +186,7 @@ def first_folders(engine: Engine) -> list[str]:
 
 
 def base_folders(engine: Engine) -> list[str]:
-    """Folders with what the engine needs of others; raises HarnessError when the cache holds other versions."""
+    """Folders with what the engine needs of others; raises UnavailableError when the cache holds other versions."""
     if not engine.hosted:
         return []
     head, *rest = BASE
@@ -194,7 +194,7 @@ def base_folders(engine: Engine) -> list[str]:
     folder = overlay.install(distribution, version, extra=rest)
     missing = missing_of(folder, BASE)
     if missing:
-        raise HarnessError(f"{folder}: has not {', '.join(missing)}; remove that folder to have it fetched again")
+        raise UnavailableError(f"{folder}: has not {', '.join(missing)}; remove that folder to have it fetched again")
     return [str(folder)]
 
 
