@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from decode_node import mutants_ranks
 from decode_node.engines.handoff import Handoff
 from decode_node.engines.reference import FAILED, SUCCESS, ReferenceEngine
 from harness.protocol import wire
@@ -215,6 +216,7 @@ CHANGES: Mapping[str, Callable[[Engine], None]] = {
     "lost_wakeup": _lost_wakeup,
     "ignore_peer_loss": _ignore_peer_loss,
     "cancelled_stays_queued": _cancelled_stays_queued,
+    **mutants_ranks.CHANGES,
 }
 
 

@@ -28,7 +28,7 @@ def bugs(context: click.Context, /, *, as_json: bool) -> None:
 
 
 def _records() -> list[dict[str, object]]:
-    names = ("id", "kind", "url", "seen", "mechanism", "mutant", "faults", "anomaly", "note", "needs")
+    names = ("id", "kind", "url", "seen", "mechanism", "mutant", "faults", "anomaly", "note")
     return [{name: getattr(bug, name) for name in names} | {"changes": dict(bug.changes)} for bug in BUGS]
 
 
@@ -37,7 +37,7 @@ def _table() -> None:
     for heading in ("id", "kind", "seen as", "mutant of the reference", "expected anomaly"):
         table.add_column(heading, overflow="fold", no_wrap=heading in {"id", "kind"})
     for bug in BUGS:
-        table.add_row(bug.id, bug.kind, bug.seen, bug.mutant, bug.anomaly or f"needs: {bug.needs}")
+        table.add_row(bug.id, bug.kind, bug.seen, bug.mutant, bug.anomaly)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     print("\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items()))
 

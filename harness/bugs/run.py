@@ -104,6 +104,10 @@ def run_one(runner: Runner, bug: Bug, seeds: Sequence[int]) -> Result:
     return result
 
 
+def _topology(bug: Bug) -> list[tuple[str, int]]:
+    return sorted((field, int(value)) for field, value in bug.changes.items() if field.startswith("topology."))
+
+
 def _found(outcome: Outcome) -> dict[str, int]:
     return {anomaly.name: anomaly.count for anomaly in outcome.report.anomalies}
 
@@ -112,7 +116,7 @@ def run_all(
     bugs: Sequence[Bug], seeds: Sequence[int], runs: Path, command: list[str], tell: Callable[[Result], None]
 ) -> list[Result]:
     """Run records, those of one topology together; `tell` hears of each at once."""
-    ordered = sorted(bugs, key=lambda bug: int(bug.changes.get("topology.prefill", 1)))
+    ordered = sorted(bugs, key=_topology)
     results = []
     with Runner(runs, command) as runner:
         for bug in ordered:
