@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from decode_node import mutants_ranks
+from decode_node.engine import DecodeEngine
 from decode_node.engines.handoff import Handoff
-from decode_node.engines.reference import FAILED, SUCCESS, ReferenceEngine
+from decode_node.engines.reference import FAILED, SUCCESS
 from harness.protocol import wire
 
 Engine = Any
@@ -220,7 +221,7 @@ CHANGES: Mapping[str, Callable[[Engine], None]] = {
 }
 
 
-def apply(names: Iterable[str], engine: ReferenceEngine) -> None:
+def apply(names: Iterable[str], engine: DecodeEngine) -> None:
     """Change `engine`; names of mutants at prefill are not its own and left alone."""
     for name in names:
         if name in CHANGES:

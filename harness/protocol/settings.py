@@ -45,6 +45,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     last: list[str] = []
     backend: str = ""
     transfer_nice: int = 0
+    own: str = ""
+    """A plugin's decode engine, between the reference's nodes."""
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,5 +81,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks = Ranks()
     faults: tuple[str, ...] = ()
     """As in the scenario, all of them: a node carries out those that are its own (`harness.faults`)."""
+    plugins: tuple[str, ...] = ()
+    """Files that add faults, guards, mutants and engines (`harness.extension`): copies in the run's folder."""
     mutants: tuple[str, ...] = ()
     """Small named changes of the reference (`prefill_stub.mutants`, `decode_node.mutants`)."""
