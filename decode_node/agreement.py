@@ -50,6 +50,12 @@ def ballot(votes: Mapping[int, int]) -> Vector:
     return cells
 
 
+def votes_of(cells: Vector) -> dict[int, int]:
+    """What a rank's own ballot says: vote by request index."""
+    low = cells[:CELLS]
+    return {int(cell) // _STEP - 1: int(cell) % _STEP for cell in low[low > 0].tolist()}
+
+
 def decided(lowest: Vector) -> dict[int, int]:
     """Requests that every rank has and that are to be ended, and the lowest vote; `lowest` is the MIN over all ballots."""
     low, high = lowest[:CELLS], -lowest[CELLS:]

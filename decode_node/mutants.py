@@ -9,8 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from decode_node import mutants_ranks
+from decode_node.engine import DecodeEngine
 from decode_node.engines.handoff import Handoff
-from decode_node.engines.reference import FAILED, SUCCESS, ReferenceEngine
+from decode_node.engines.reference import FAILED, SUCCESS
 from harness.protocol import wire
 
 Engine = Any
@@ -215,10 +217,11 @@ CHANGES: Mapping[str, Callable[[Engine], None]] = {
     "lost_wakeup": _lost_wakeup,
     "ignore_peer_loss": _ignore_peer_loss,
     "cancelled_stays_queued": _cancelled_stays_queued,
+    **mutants_ranks.CHANGES,
 }
 
 
-def apply(names: Iterable[str], engine: ReferenceEngine) -> None:
+def apply(names: Iterable[str], engine: DecodeEngine) -> None:
     """Change `engine`; names of mutants at prefill are not its own and left alone."""
     for name in names:
         if name in CHANGES:

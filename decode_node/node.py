@@ -15,6 +15,7 @@ from decode_node.engine import DecodeEngine
 from decode_node.engines.grouped import GroupedEngine
 from decode_node.engines.reference import ReferenceEngine
 from decode_node.gloo import GlooAgreement
+from harness import extension
 from harness.errors import HarnessError
 from harness.faults.decode import DecodeFaults
 from harness.history.event import Resource, Role
@@ -52,11 +53,16 @@ class DecodeNode(Shell):
         self._target = transport.target(
             settings.transport, self._exposed(self._memory), owners, settings.seed, self._landing(streams)
         )
-        make = ReferenceEngine if settings.ranks.decode_tp == 1 else self._rank_of_group(settings)
+        make: Callable[..., DecodeEngine] = ReferenceEngine
+        if settings.ranks.decode_tp > 1:
+            make = self._rank_of_group(settings)
+        elif settings.engine.own:
+            make = extension.active().engines[settings.engine.own]
         self.engine = make(
             self.index, settings, buffers, Payload(layout), owners, streams("main"), refuses=transport.refuses
         )
         mutants.apply(settings.mutants, self.engine)
+        extension.apply((*settings.mutants, *settings.guards.own), "decode", self.engine)
         self.handlers |= {
             wire.Request: self._admit,
             wire.Status: self.engine.deliver,

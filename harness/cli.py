@@ -21,7 +21,7 @@ from harness.cli_matrix import bisect, matrix
 from harness.cli_releases import releases
 from harness.doctor.command import doctor
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
-from harness.options import OPTION_FIELDS, changes_of, scenario_options
+from harness.options import OPTION_FIELDS, PLUGIN, changes_of, scenario_options
 from harness.swarm_cli import swarm
 from harness.sweep.commands import sweep, tune
 
@@ -82,7 +82,7 @@ def stress(
 def _from_environment(context: click.Context) -> list[str]:
     """Options that came by environment, as they would be given: a run's command must repeat it elsewhere."""
     given: list[str] = []
-    several = {"changes": "--set", "faults": "--fault"}
+    several = {"changes": "--set", "faults": "--fault", "plugins": "--plugin"}
     for name in (*OPTION_FIELDS, *several):
         if context.get_parameter_source(name) is ParameterSource.ENVIRONMENT:
             value = context.params[name]
@@ -171,9 +171,13 @@ app.add_command(doctor)
 
 
 @app.command()
+@PLUGIN
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def faults(*, as_json: bool) -> None:
+def faults(*, plugins: tuple[str, ...], as_json: bool) -> None:
     """What can be done to a hand-off on purpose, with parameters and where it applies."""
+    from harness import extension  # noqa: PLC0415
+
+    extension.use(map(extension.pinned, plugins))
     from harness.faults import show  # noqa: PLC0415
 
     print(json.dumps(show.as_json(), indent=1) if as_json else show.as_text())

@@ -30,6 +30,12 @@ OPTION_FIELDS = {
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+PLUGIN: Decorator = click.option(
+    "--plugin", "plugins", envvar="HANDOFF_PLUGINS", metavar="FILE", multiple=True,
+    help="A Python file with faults, guards, mutants, invariants or engines of your own, see docs/extending.md; repeatable.",
+)  # fmt: skip
+"""Of every command that runs scenarios."""
+
 _SCENARIO: tuple[Decorator, ...] = (
     click.argument("scenario", required=False, type=click.Path(path_type=Path)),
     click.option("--engine", metavar="NAME", help="reference, sglang==VERSION or path:DIR (default reference)."),
@@ -48,6 +54,7 @@ _SCENARIO: tuple[Decorator, ...] = (
     click.option("--abort-fraction", metavar="F", help="Share of requests that their client gives up in flight."),
     click.option("--hold-ms", metavar="MS", help="How long a forward pass takes at most, and how soon clients give up."),
     click.option("--seed", metavar="N", help="Fixes workload and delays, not the interleaving (default 1)."),
+    PLUGIN,
     click.option("--fault", "faults", envvar="HANDOFF_FAULTS", metavar="FAULT", multiple=True, help="A fault, see `handoff faults`; repeatable."),
     click.option(
         "--set", "changes", envvar="HANDOFF_SET", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario; repeatable."
@@ -76,4 +83,6 @@ def changes_of(changes: Iterable[str], options: Mapping[str, Any]) -> dict[str, 
             wanted |= [parse_set(f"{field}={options[option]}")]
     if options.get("faults"):
         wanted["faults"] = list(options["faults"])
+    if options.get("plugins"):
+        wanted["plugins"] = list(options["plugins"])
     return wanted

@@ -15,9 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from harness import extension
 from harness.check import Expectations
 from harness.errors import HarnessError, UsageError
-from harness.scenario import Scenario, load, to_toml
+from harness.scenario import Scenario, copies, load, to_toml
 
 LATEST = "latest"
 _LIBRARIES = ("pd-handoff", "torch", "pyzmq", "numpy", "msgspec", "multiprocess")
@@ -51,6 +54,7 @@ class RunFolder:
             path = _new_folder(runs / scenario.name, stamp)
             for part in ("history", "logs"):
                 (path / part).mkdir()
+            scenario = _with_copies(scenario, path)
             (path / "scenario.toml").write_text(to_toml(scenario))
             (path / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
             point(runs, LATEST, path)
@@ -90,6 +94,17 @@ class RunFolder:
     def write_results(self, results: dict[str, Any]) -> Path:
         """Write results.json in one step, so that a reader never sees half of it."""
         return write(self.path / "results.json", json.dumps(results, indent=1) + "\n")
+
+
+def _with_copies(scenario: Scenario, path: Path) -> Scenario:
+    """Copy the scenario's plugins into the run's folder `path`; returns the scenario that names the copies."""
+    kept = copies(scenario.plugins, path)
+    for plugin, copy in zip(scenario.plugins, kept, strict=True):
+        target = extension.path_of(copy)
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(extension.path_of(plugin).read_bytes())
+    relative = (extension.at(copy, extension.path_of(copy).relative_to(path)) for copy in kept)
+    return msgspec.structs.replace(scenario, plugins=tuple(relative))
 
 
 def write(path: Path, content: str | bytes) -> Path:

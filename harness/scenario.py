@@ -8,11 +8,13 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from harness import extension
 from harness.errors import FieldError, UsageError
 from harness.faults.catalogue import parse_all
 from harness.history.event import FaultKind
@@ -136,6 +138,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One line each, see `handoff faults`."""
     mutants: tuple[str, ...] = ()
     """Small named changes of the reference, see `handoff bugs`."""
+    plugins: tuple[str, ...] = ()
+    """Files that add faults, guards, mutants, invariants or engines, see docs/extending.md."""
     topology: Topology = Topology()
     workload: Workload = Workload()
     engine: Engine = Engine()
@@ -211,7 +215,10 @@ def load(path: Path | None, changes: dict[str, Any], otherwise: dict[str, Any] |
 
     `otherwise` has values for fields that neither the file nor `changes` names.
     """
-    return build(read(path) if path is not None else {}, changes, otherwise)
+    tree = read(path) if path is not None else {}
+    if path is not None and isinstance(tree.get("plugins"), list):
+        tree["plugins"] = [extension.pinned(str(plugin), path.parent) for plugin in tree["plugins"]]
+    return build(tree, changes, otherwise)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -237,6 +244,8 @@ def build(tree: dict[str, Any], changes: dict[str, Any], otherwise: dict[str, An
         scenario = msgspec.convert(tree, Scenario)
     except msgspec.ValidationError as error:
         raise UsageError(_one_line(str(error), tree)) from error
+    scenario = msgspec.structs.replace(scenario, plugins=tuple(map(extension.pinned, scenario.plugins)))
+    extension.use(scenario.plugins)
     check(scenario)
     return scenario
 
@@ -271,8 +280,9 @@ def check(scenario: Scenario) -> None:
 
 def _check_mutants(names: tuple[str, ...]) -> None:
     for mutant in names:
-        if mutant not in MUTANTS:
-            raise FieldError("mutants", mutant, "one of " + ", ".join(MUTANTS))
+        known = {**MUTANTS, **extension.active().mutants}
+        if mutant not in known:
+            raise FieldError("mutants", mutant, "one of " + ", ".join(known))
 
 
 def _check_ranks(scenario: Scenario) -> None:
@@ -344,7 +354,7 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
     """What the nodes are told."""
     engine, limits = scenario.engine, scenario.limits
     prefill_slots = engine.prefill_slots or engine.slots
-    hidden = engine.hidden or (HIDDEN if engine.name == hosted.REFERENCE else HOSTED_HIDDEN)
+    hidden = engine.hidden or (HOSTED_HIDDEN if hosted.parse(engine.name).hosted else HIDDEN)
     shape: dict[str, Any] = {
         "hidden": hidden, "hidden_dtype": engine.hidden_dtype, "layers": engine.layers,
         "page_bytes": engine.page_bytes, "pages_per_request": engine.pages_per_request,
@@ -375,6 +385,15 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         ranks=scenario.topology.ranks,
         faults=scenario.faults,
         mutants=scenario.mutants,
+        plugins=copies(scenario.plugins, history_dir.parent),
+    )
+
+
+def copies(plugins: Iterable[str], folder: Path) -> tuple[str, ...]:
+    """Where the run in `folder` keeps its copies of `plugins`, with their hashes: the run can be judged and repeated from it."""
+    return tuple(
+        extension.at(plugin, folder / "plugins" / f"{number}-{extension.path_of(plugin).name}")
+        for number, plugin in enumerate(plugins)
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import probe
+from harness import invariants, probe
 from harness.check import Expectations, Report, check_history
 from harness.hosting import guest
 from harness.live import Display, Quiet
@@ -123,6 +123,7 @@ def judge(folder: RunFolder) -> Outcome:
     started = time.perf_counter()
     report = check_history(folder.history, folder.expect)
     scenario, manifest = folder.scenario, folder.manifest
+    invariants.judge(folder.history, report)
     engine = hosted.parse(scenario.engine.name)
     if engine.hosted:
         report.not_checked = hosted.not_checked(report.not_checked, engine.side)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import extension
 from harness.bugs.run import Runner
 from harness.faults.catalogue import MESSAGES
 from harness.protocol.rooms import draw
@@ -50,6 +51,7 @@ def _menu(rng: random.Random, *, kill: bool) -> list[str]:
         f"stop:node={rng.choice(('prefill', 'decode'))},{pace}",
         f"slow:node={rng.choice(('prefill', 'decode'))},{pace}",
     ]
+    menu += extension.active().faults
     return [*menu, f"kill:node={rng.choice(('prefill', 'decode'))},every_s=0.5"] if kill else menu
 
 
@@ -62,6 +64,7 @@ NEEDS_ABORTS = ("message=drained", "message=abort")
 def scenario(base: dict[str, Any], seed: int, number: int, *, kill: bool) -> Scenario:
     """Scenario of run `number` of the swarm `seed`: a pure function of both. `base` are changes that all runs have."""
     rng = random.Random(draw(seed, _SWARM, number))
+    extension.use(map(extension.pinned, base.get("plugins", ())))
     menu = _menu(rng, kill=kill)
     chosen = rng.sample(menu, rng.randint(FAULTS_MIN, FAULTS_MAX))
     if any(what in fault for fault in chosen for what in NEEDS_ABORTS):

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, FieldError
-from harness.scenario import Scenario, parse_set
+from harness.options import PLUGIN, changes_of
+from harness.scenario import Scenario
 from harness.swarm import Swarm, run
 
 BASE: dict[str, Any] = {
@@ -23,6 +24,7 @@ BASE: dict[str, Any] = {
 @click.option("--requests", default="100000", metavar="N", help="Stop after so many hand-offs (default 100000).")
 @click.option("--seed", default="1", metavar="N", help="Draws the mixtures (default 1).")
 @click.option("--kill", is_flag=True, help="Mixtures may kill nodes, too: each costs the start of a process.")
+@PLUGIN
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario, for all runs.")
 @click.option(
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
@@ -36,6 +38,7 @@ def swarm(
     requests: str,
     seed: str,
     changes: tuple[str, ...],
+    plugins: tuple[str, ...],
     runs: Path,
     *,
     kill: bool,
@@ -45,7 +48,7 @@ def swarm(
     for option, value in (("--requests", requests), ("--seed", seed)):
         if not value.isdecimal():
             raise FieldError(option, value, "a whole number")
-    base = BASE | dict(map(parse_set, changes))
+    base = BASE | changes_of(changes, {"plugins": plugins})
     command = ["handoff", *context.obj]
     result = run(base, int(seed), max(int(requests), 1), runs, command, kill=kill, tell=_tell)
     if as_json:

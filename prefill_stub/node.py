@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from harness import extension
 from harness.errors import HandoffError
 from harness.faults.catalogue import parse_all
 from harness.faults.plan import StateAborts
@@ -49,6 +50,7 @@ class PrefillNode(Shell):
         writes = Writes(parse_all(settings.faults), settings.seed, streams("main"), self._issue)
         self._writes = writes if writes.any else None
         mutants.apply(settings.mutants, self)
+        extension.apply((*settings.mutants, *settings.guards.own), "prefill", self)
         self.handlers |= {
             wire.Request: self.machine.request,
             wire.RoomExchange: self.machine.exchange,

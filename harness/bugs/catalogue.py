@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness import extension
 from harness.bugs import data, life
 from harness.bugs.record import KINDS, Bug
 from harness.errors import FieldError
@@ -23,23 +24,29 @@ _COMMON = {
 }
 
 
-def scenario(bug: Bug, *, mutant: bool, seed: int = 1) -> Scenario:
+def scenario(bug: Bug, *, mutant: bool, seed: int = 1, plugins: Sequence[str] = ()) -> Scenario:
     """The scenario of a record, with its mutant or with the hardened reference."""
-    changes = {**_COMMON, **bug.changes, "faults": list(bug.faults), "seed": seed, "name": f"bug-{bug.id}"}
+    changes = {
+        **_COMMON,
+        **bug.changes,
+        "faults": list(bug.faults),
+        "seed": seed,
+        "name": f"bug-{bug.id}",
+        "plugins": list(plugins),
+    }
     if mutant:
         changes |= {"guards": bug.guards, "mutants": list(bug.mutants)}
     return load(None, changes)
 
 
 def choose(ids: Sequence[str], kinds: Sequence[str]) -> list[Bug]:
-    """Records by id (`all`, or none and no kind: all) and by kind, those that can be run; raises FieldError for what is not there."""
+    """Records by id (`all`, or none and no kind: all) and by kind; raises FieldError for what is not there."""
+    known = {**BY_ID, **extension.active().bugs}
     for name in ids:
-        if name != "all" and name not in BY_ID:
+        if name != "all" and name not in known:
             raise FieldError("bug", name, "`all` or an id that `handoff bugs` lists")
-        if name != "all" and BY_ID[name].needs:
-            raise FieldError("bug", name, f"one that needs nothing more: this one needs {BY_ID[name].needs}")
     for kind in kinds:
         if kind not in KINDS:
             raise FieldError("kind", kind, "one of " + ", ".join(KINDS))
     every = "all" in ids or not (ids or kinds)
-    return [bug for bug in BUGS if not bug.needs and (every or bug.id in ids or bug.kind in kinds)]
+    return [bug for bug in known.values() if every or bug.id in ids or bug.kind in kinds]

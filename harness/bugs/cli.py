@@ -10,10 +10,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from harness import extension
 from harness.bugs.catalogue import BUGS, choose
 from harness.bugs.record import KINDS
 from harness.bugs.run import Result, run_all
 from harness.errors import EXIT_INVALID, EXIT_VALID, FieldError
+from harness.options import PLUGIN
 
 SEEDS_MAX = 1000
 
@@ -28,7 +30,7 @@ def bugs(context: click.Context, /, *, as_json: bool) -> None:
 
 
 def _records() -> list[dict[str, object]]:
-    names = ("id", "kind", "url", "seen", "mechanism", "mutant", "faults", "anomaly", "note", "needs")
+    names = ("id", "kind", "url", "seen", "mechanism", "mutant", "faults", "anomaly", "note")
     return [{name: getattr(bug, name) for name in names} | {"changes": dict(bug.changes)} for bug in BUGS]
 
 
@@ -37,7 +39,7 @@ def _table() -> None:
     for heading in ("id", "kind", "seen as", "mutant of the reference", "expected anomaly"):
         table.add_column(heading, overflow="fold", no_wrap=heading in {"id", "kind"})
     for bug in BUGS:
-        table.add_row(bug.id, bug.kind, bug.seen, bug.mutant, bug.anomaly or f"needs: {bug.needs}")
+        table.add_row(bug.id, bug.kind, bug.seen, bug.mutant, bug.anomaly)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     print("\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items()))
 
@@ -50,17 +52,26 @@ def _table() -> None:
     "--runs", type=click.Path(path_type=Path), default=Path("runs"), envvar="HANDOFF_RUNS", show_default=True,
     metavar="DIR", help="Where run folders go.",
 )  # fmt: skip
+@PLUGIN
 @click.option("--json", "as_json", is_flag=True, help="One JSON object whose `bugs` are the results.")
 @click.pass_context
 def run(
-    context: click.Context, /, ids: tuple[str, ...], kinds: tuple[str, ...], seeds: str, runs: Path, *, as_json: bool
-) -> None:
+    context: click.Context, /, ids: tuple[str, ...], kinds: tuple[str, ...], seeds: str, runs: Path, plugins: tuple[str, ...], *,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Run records: exit 1 when a mutant survives or the reference is not clean."""
     if not seeds.isdecimal() or not 1 <= int(seeds) <= SEEDS_MAX:
         raise FieldError("--seeds", seeds, f"a whole number from 1 to {SEEDS_MAX}")
+    pinned = [extension.pinned(plugin) for plugin in plugins]
+    extension.use(pinned)
     chosen = choose(ids, kinds)
     results = run_all(
-        chosen, range(1, int(seeds) + 1), runs, ["handoff", *context.obj], lambda one: _tell(one, as_json=as_json)
+        chosen,
+        range(1, int(seeds) + 1),
+        runs,
+        ["handoff", *context.obj],
+        lambda one: _tell(one, as_json=as_json),
+        pinned,
     )
     good = all(result.caught and result.reference_clean for result in results)
     if as_json:

@@ -98,23 +98,32 @@ K6 = (
     ),
 )  # fmt: skip
 
-_RANKS = "topology"
+_RANKS: dict[str, Any] = {"topology.prefill_tp": 2, "topology.decode_tp": 2, "limits.start_timeout_s": 240.0}
+_FEW: dict[str, Any] = {**_RANKS, "workload.concurrency": 2, "workload.warmup": 0}
+"""So few requests in flight that queues run empty all the time."""
 K7 = (
     Bug(
         id="sglang-36893", kind="K7", url=_SGLANG + "36893", seen="no progress any more on long runs",
-        mechanism="poll reductions and request broadcasts enter different collective rounds on different ranks", needs=_RANKS,
+        mechanism="poll reductions and request broadcasts enter different collective rounds on different ranks",
+        mutants=("skipped_reduction",), anomaly="hang", changes=_FEW,
+        note="a second collective of each iteration stands for the broadcast",
     ),
     Bug(
         id="sglang-36928", kind="K7", url=_SGLANG + "36928", seen="hang",
-        mechanism="how many reductions a rank makes depends on its own queue", needs=_RANKS,
+        mechanism="how many reductions a rank makes depends on its own queue",
+        mutants=("skipped_reduction",), faults=("burst:every_s=0.5,size=100",), anomaly="hang", changes=_FEW,
     ),
     Bug(
         id="sglang-37909", kind="K7", url=_SGLANG + "37909", seen="gloo size mismatch, or hang",
-        mechanism="ranks see an abort at different iterations and poll different requests", needs=_RANKS,
+        mechanism="ranks see an abort at different iterations and poll different requests",
+        mutants=("votes_by_place",), faults=("abort:fraction=0.3",), anomaly="outcome-mismatch", changes=_RANKS,
+        note="lists have one size here, so that the mismatch shows in what becomes of the requests",
     ),
     Bug(
         id="sglang-das-106", kind="K7", url="https://github.com/HYGON-AI/sglang-das/pull/106", seen="a replica hangs",
-        mechanism="a blocking send on one rank and skipped rounds on others", needs=_RANKS,
+        mechanism="a blocking send on one rank and skipped rounds on others",
+        mutants=("skipped_reduction",), faults=("hold-write:fraction=0.2,ms=30",), anomaly="hang", changes=_FEW,
+        note="a write that takes long stands for the send that blocks",
     ),
 )  # fmt: skip
 

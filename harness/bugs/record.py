@@ -27,7 +27,7 @@ KINDS: Mapping[str, str] = {
 class Bug:
     """One public record. The mutant is `guards` with `mutants`; it must show `anomaly` in the scenario, and the reference nothing.
 
-    `mechanism` is in our own words, and what the model leaves out is in `note`. `needs`: what this harness lacks to express it.
+    `mechanism` is in our own words, and what the model leaves out is in `note`.
     """
 
     id: str
@@ -35,13 +35,12 @@ class Bug:
     url: str
     seen: str
     mechanism: str
-    anomaly: str = ""
+    anomaly: str
     guards: str = "hardened"
     mutants: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     changes: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
-    needs: str = ""
 
     @property
     def mutant(self) -> str:

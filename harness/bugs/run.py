@@ -86,15 +86,15 @@ class Runner:
         return self._clean[key]
 
 
-def run_one(runner: Runner, bug: Bug, seeds: Sequence[int]) -> Result:
-    """Run one record over `seeds`."""
+def run_one(runner: Runner, bug: Bug, seeds: Sequence[int], plugins: Sequence[str] = ()) -> Result:
+    """Run one record over `seeds`, with `plugins`."""
     began = time.monotonic()
     result = Result(bug.id, bug.kind, bug.anomaly, caught=True, reference_clean=True, seconds=0.0, seeds=len(seeds))
     for seed in seeds:
-        mutant = runner.run(scenario(bug, mutant=True, seed=seed))
+        mutant = runner.run(scenario(bug, mutant=True, seed=seed, plugins=plugins))
         result.found = _found(mutant)
         result.caught_seeds += bug.anomaly in result.found
-        clean = runner.reference(scenario(bug, mutant=False, seed=seed))
+        clean = runner.reference(scenario(bug, mutant=False, seed=seed, plugins=plugins))
         if clean.report.verdict != "valid":
             result.reference_clean = False
             result.reference_verdict, result.reference = clean.report.verdict, _found(clean)
@@ -104,18 +104,23 @@ def run_one(runner: Runner, bug: Bug, seeds: Sequence[int]) -> Result:
     return result
 
 
+def _topology(bug: Bug) -> list[tuple[str, int]]:
+    return sorted((field, int(value)) for field, value in bug.changes.items() if field.startswith("topology."))
+
+
 def _found(outcome: Outcome) -> dict[str, int]:
     return {anomaly.name: anomaly.count for anomaly in outcome.report.anomalies}
 
 
 def run_all(
-    bugs: Sequence[Bug], seeds: Sequence[int], runs: Path, command: list[str], tell: Callable[[Result], None]
-) -> list[Result]:
+    bugs: Sequence[Bug], seeds: Sequence[int], runs: Path, command: list[str], tell: Callable[[Result], None],
+    plugins: Sequence[str] = (),
+) -> list[Result]:  # fmt: skip
     """Run records, those of one topology together; `tell` hears of each at once."""
-    ordered = sorted(bugs, key=lambda bug: int(bug.changes.get("topology.prefill", 1)))
+    ordered = sorted(bugs, key=_topology)
     results = []
     with Runner(runs, command) as runner:
         for bug in ordered:
-            results.append(run_one(runner, bug, seeds))
+            results.append(run_one(runner, bug, seeds, plugins))
             tell(results[-1])
     return results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from harness import extension
 from harness.errors import FieldError
 from harness.faults.spec import FAULTS_MAX, FRACTION, WHEN, Fault, Kind, Param, parse
 from harness.history.event import FaultKind
@@ -11,7 +12,8 @@ from harness.history.event import FaultKind
 MESSAGES = ("request", "exchange", "status", "drained", "abort", "result")
 """Names of messages: driver to nodes, decode to prefill, prefill to decode, the same, decode to prefill, decode to driver."""
 
-_MESSAGE = Param("status", "which message", choices=MESSAGES)
+MESSAGE = Param("status", "which message", choices=MESSAGES)
+"""The parameter of faults of messages."""
 _NODE = Param("prefill", "which node is hit; `any`: prefill and decode in turn", choices=("prefill", "decode", "any"))
 _EVERY_S = Param(3, "seconds from one end to the next begin", 0.01, 3600)
 
@@ -36,14 +38,14 @@ _KINDS = (
         "status": Param("after", "after: the status waits for the data; before: it does not", choices=("after", "before")),
     }, "time-out, if the hold was most of its time"),
     Kind("delay", FaultKind.DELAY, "sender", "a message", "a message leaves later", {
-        "message": _MESSAGE, "fraction": FRACTION, "ms": _ms(20, "by a time drawn from 0 to so many ms"),
+        "message": MESSAGE, "fraction": FRACTION, "ms": _ms(20, "by a time drawn from 0 to so many ms"),
     }, "time-out, if the delay was most of its time"),
-    Kind("drop", FaultKind.DROP, "sender", "a message", "a message is lost", {"message": _MESSAGE, "fraction": FRACTION._replace(default=0.01)}, "time-out"),
+    Kind("drop", FaultKind.DROP, "sender", "a message", "a message is lost", {"message": MESSAGE, "fraction": FRACTION._replace(default=0.01)}, "time-out"),
     Kind("duplicate", FaultKind.DUPLICATE, "sender", "a message", "a message comes twice", {
-        "message": _MESSAGE, "fraction": FRACTION, "ms": _ms(20, "the second one later by a time drawn from 0 to so many ms"),
+        "message": MESSAGE, "fraction": FRACTION, "ms": _ms(20, "the second one later by a time drawn from 0 to so many ms"),
     }),
     Kind("reorder", FaultKind.REORDER, "sender", "a message", "a message is overtaken by those that are sent to the same peer after it", {
-        "message": _MESSAGE, "fraction": FRACTION, "by": Param(4, "by so many", 1, 1000), "ms": _ms(50, "or goes after so many ms"),
+        "message": MESSAGE, "fraction": FRACTION, "by": Param(4, "by so many", 1, 1000), "ms": _ms(50, "or goes after so many ms"),
     }),
     Kind("fail", FaultKind.FAIL, "prefill", "the write", "the transfer fails, and prefill says so", {
         "fraction": FRACTION._replace(default=0.05),
@@ -90,12 +92,18 @@ KINDS: Mapping[str, Kind] = {
     kind.name: Kind(kind.name, kind.number, kind.by, kind.point, kind.doc, {**kind.params, **WHEN}, kind.excuses)
     for kind in _KINDS
 }
-"""By name."""
+"""By name: those that are built in."""
+
+
+def kinds() -> Mapping[str, Kind]:
+    """All that a scenario can name now, those of its plugins too."""
+    return {**KINDS, **extension.active().faults}
 
 
 def parse_all(texts: Iterable[str]) -> tuple[Fault, ...]:
     """Read a scenario's faults; raises FieldError for the first that is not one."""
-    faults = tuple(parse(text, number, KINDS) for number, text in enumerate(texts))
+    known = kinds()
+    faults = tuple(parse(text, number, known) for number, text in enumerate(texts))
     if len(faults) > FAULTS_MAX:
         raise FieldError("faults", len(faults), f"at most {FAULTS_MAX}")
     return faults

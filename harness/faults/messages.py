@@ -93,6 +93,9 @@ class Messages:
 
     def _apply(self, rule: Rule, peer: Peer, message: Any, raw: bytes | None, now: float) -> None:
         kind, room = rule.fault.kind.number, message.room
+        if rule.fault.kind.act is not None:
+            self._own(rule, peer, message, raw, now)
+            return
         if kind in {FaultKind.DROP, FaultKind.FAIL}:
             rule.hit(room, c=_loss(peer, message))
             return
@@ -105,6 +108,16 @@ class Messages:
             self._overtaken.append(([int(rule.fault.f("by")) + 1], now + delay_s, peer, message, raw))
             return
         rule.hit(room, held_s=delay_s if kind is FaultKind.DELAY else 0.0)
+        self._hold(now + delay_s, peer, message, raw)
+
+    def _own(self, rule: Rule, peer: Peer, message: Any, raw: bytes | None, now: float) -> None:
+        """A plugin's: it says by how much the message is late, or that it is lost."""
+        assert rule.fault.kind.act is not None
+        delay_s = rule.fault.kind.act(rule, message)
+        if delay_s is None:
+            rule.hit(message.room, c=_loss(peer, message))
+            return
+        rule.hit(message.room, held_s=delay_s)
         self._hold(now + delay_s, peer, message, raw)
 
     def _hold(self, due: float, peer: Peer, message: Any, raw: bytes | None) -> None:

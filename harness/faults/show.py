@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.faults.catalogue import KINDS
+from harness.faults.catalogue import kinds
 from harness.faults.spec import WHEN, Param
 
 
@@ -17,7 +17,7 @@ def _param(name: str, param: Param) -> str:
 def as_text() -> str:
     """All of them, a few lines each."""
     lines = ["Write one as NAME:PARAMETER=VALUE,... ; values shown are the defaults.", ""]
-    for kind in KINDS.values():
+    for kind in kinds().values():
         lines += [f"{kind.name}: {kind.doc}", f"    at {kind.point}; by {kind.by}; excuses {kind.excuses}"]
         lines += [f"    {_param(name, param)}" for name, param in kind.params.items() if name not in WHEN]
         lines.append("")
@@ -40,6 +40,6 @@ def as_json() -> dict[str, Any]:
                     for name, param in kind.params.items()
                 },
             }
-            for kind in KINDS.values()
+            for kind in kinds().values()
         ]
     }

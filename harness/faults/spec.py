@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.errors import FieldError
 from harness.history.event import FaultKind
@@ -40,6 +40,8 @@ class Kind:
     doc: str
     params: Mapping[str, Param]
     excuses: str = "nothing"
+    act: Callable[..., Any] | None = None
+    """Of a plugin's: what is done, see `harness.plugin`."""
 
 
 FRACTION = Param(0.1, "share of the rooms, drawn from the seed", 0.0, 1.0)

@@ -64,7 +64,7 @@ class Writes:
         staged = _Staged(write)
         # A write is held first and fails last, whatever order the scenario names them in.
         for rule in sorted(picked, key=lambda rule: rule.fault.kind.number is FaultKind.FAIL):
-            _APPLY[rule.fault.kind.number](rule, staged)
+            (_own if rule.fault.kind.act is not None else _APPLY[rule.fault.kind.number])(rule, staged)
         if staged.fails and not staged.stages:
             return Outcome.FAILED
         early = staged.fails and self.fails_early
@@ -138,6 +138,17 @@ def _hold(rule: Rule, staged: _Staged) -> None:
     staged.stages.appendleft((wait_s + held_s, late))
     if early:
         staged.stages.appendleft((0.0, early))
+
+
+def _own(rule: Rule, staged: _Staged) -> None:
+    """A plugin's: it says in which stages the blocks move."""
+    assert rule.fault.kind.act is not None
+    if not staged.stages:
+        return
+    wait_s, blocks = staged.stages.popleft()
+    stages = [(float(pause_s), list(part)) for pause_s, part in rule.fault.kind.act(rule, staged.write, blocks)]
+    rule.hit(staged.write.room, held_s=sum(pause_s for pause_s, _ in stages))
+    staged.stages.extendleft(reversed([(wait_s, []), *stages]))
 
 
 def _fail(rule: Rule, staged: _Staged) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from harness import extension
 from harness.errors import HandoffError
 from harness.faults.catalogue import parse_all
 from harness.faults.messages import Messages
@@ -321,6 +322,7 @@ class Shell:
         error = ""
         try:
             settings = _at_host(msgspec.json.decode(message.settings, type=NodeSettings), self.data_host)
+            extension.use(settings.plugins)
             streams = Streams(Path(settings.history_dir), self.name, self.incarnation, record=settings.record)
             messages = Messages(parse_all(settings.faults), settings.seed, streams("main"), self.send_now)
             self.configure(settings, streams)

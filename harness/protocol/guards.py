@@ -10,6 +10,7 @@ import difflib
 
 import msgspec
 
+from harness import extension
 from harness.errors import FieldError
 
 
@@ -39,6 +40,8 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     min_over_ranks: bool = False
     gate_before_min: bool = False
     vote_on_data: bool = False
+    own: tuple[str, ...] = ()
+    """Guards of plugins that are on."""
 
 
 PREVENTS: dict[str, str] = {
@@ -80,7 +83,7 @@ PRESETS: dict[str, Guards] = {
     "sglang-0.5.12": _V12,
     "sglang-0.5.13": _V13,
     "sglang-0.5.20": _V20,
-    "hardened": Guards(**dict.fromkeys(Guards.__struct_fields__, True)),
+    "hardened": msgspec.structs.replace(Guards(), **dict.fromkeys(PREVENTS, True)),
 }
 DEFAULT = "hardened"
 
@@ -91,12 +94,19 @@ def parse(text: str) -> Guards:
     if name not in PRESETS:
         raise FieldError("guards", name, _known(name, tuple(PRESETS)))
     changes = {}
+    own: list[str] = []
+    known = {**PREVENTS, **extension.active().guards}
     for edit in edits:
         sign, guard = edit[:1], edit[1:]
-        if sign not in {"+", "-"} or guard not in PREVENTS:
-            raise FieldError("guards", edit, "+GUARD or -GUARD with " + _known(guard, tuple(PREVENTS)))
-        changes[guard] = sign == "+"
-    return msgspec.structs.replace(PRESETS[name], **changes)
+        if sign not in {"+", "-"} or guard not in known:
+            raise FieldError("guards", edit, "+GUARD or -GUARD with " + _known(guard, tuple(known)))
+        if guard in PREVENTS:
+            changes[guard] = sign == "+"
+        elif sign == "+":
+            own.append(guard)
+        elif guard in own:
+            own.remove(guard)
+    return msgspec.structs.replace(PRESETS[name], **changes, own=tuple(own))
 
 
 def _known(given: str, names: tuple[str, ...]) -> str:

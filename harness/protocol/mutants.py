@@ -51,6 +51,9 @@ DECODE: Mapping[str, str] = {
     "lost_wakeup": "of statuses that come together only the last wakes its request",
     "ignore_peer_loss": "nobody notices that a prefill node has died",
     "cancelled_stays_queued": "an aborted request is cleared and stays in the queue",
+    "votes_by_place": "decode ranks reduce their poll results by place in their own queue, not by request",
+    "fails_alone": "a decode rank that hears of a failure ends the request by itself, and rank 0 waits for its vote",
+    "skipped_reduction": "a decode rank whose queue is empty leaves a collective out that the others take part in",
 }
 """At decode."""
 

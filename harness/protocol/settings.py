@@ -47,6 +47,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
     transfer_nice: int = 0
     side: Literal["both", "prefill", "decode"] = "both"
+    own: str = ""
+    """A plugin's decode engine, between the reference's nodes."""
 
     @property
     def hosted(self) -> bool:
@@ -90,5 +92,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     ranks: Ranks = Ranks()
     faults: tuple[str, ...] = ()
     """As in the scenario, all of them: a node carries out those that are its own (`harness.faults`)."""
+    plugins: tuple[str, ...] = ()
+    """Files that add faults, guards, mutants and engines (`harness.extension`): copies in the run's folder."""
     mutants: tuple[str, ...] = ()
     """Small named changes of the reference (`prefill_stub.mutants`, `decode_node.mutants`)."""

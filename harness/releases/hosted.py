@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
+from harness import extension
 from harness.errors import FieldError, UnavailableError
 from harness.faults.catalogue import parse_all
 from harness.faults.reach import out_of_reach
@@ -45,17 +46,21 @@ class Engine:
     version: str = ""
     folder: Path | None = None
     side: Side = "both"
+    own: bool = False
+    """A plugin's decode engine, which stands where the reference's would."""
 
     @property
     def hosted(self) -> bool:
         """Whether it is somebody else's code."""
-        return self.name != REFERENCE
+        return self.name != REFERENCE and not self.own
 
 
 def parse(name: str) -> Engine:
     """Read an engine's name; raises FieldError (exit 2). A working tree need not be there any more: its runs can still be judged."""
     if name == REFERENCE:
         return Engine(name)
+    if name in extension.active().engines:
+        return Engine(name, own=True)
     side, equals, rest = name.partition("=")
     if side in MIXED and equals and not rest.startswith("="):
         engine = parse(rest)
@@ -94,7 +99,7 @@ def settings(name: str, transport: str, transfer_nice: int = 0) -> EngineSetting
     """What a node is told; fetches the release where it is not in the cache."""
     engine = parse(name)
     if not engine.hosted:
-        return EngineSettings()
+        return EngineSettings(own=engine.name if engine.own else "")
     return EngineSettings(
         name=engine.name,
         first=first_folders(engine),

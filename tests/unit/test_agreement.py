@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decode_node import mutants_ranks
 from decode_node.agreement import CELLS, READY, WAIT, Agreement, Vector, ballot, decided
 from decode_node.engines.grouped import GroupedEngine
 from harness import scenario
@@ -245,3 +246,47 @@ def test_a_request_that_one_rank_alone_has_ends_within_its_bound() -> None:
     pair.poll()
     assert pair.open(0) == set()
     assert pair.results() == [(7, Reason.CANCELLED)]
+
+
+def _mutants(name: str, guards: str = "sglang-0.5.20") -> _Instance:
+    pair = _Instance(guards)
+    for engine in pair.engines:
+        mutants_ranks.CHANGES[name](engine)
+    return pair
+
+
+def test_the_mutant_that_votes_by_place_commits_what_another_rank_aborted() -> None:
+    pair = _mutants("votes_by_place")
+    for index, room in enumerate((7, 8)):
+        pair.admit(room, index)
+        pair.status(0, room)
+    pair.status(1, 8)
+    pair.engines[1].cancel(7, pair.now)
+    pair.poll(2)
+    assert (7, 0) in pair.results()
+    assert pair.engines[1].open.keys() <= {8}
+
+
+@pytest.mark.parametrize("seen_first_by", [(0,), (1,), (0, 1)])
+def test_the_mutant_that_leaves_a_collective_out_hangs_where_queues_differ(seen_first_by: tuple[int, ...]) -> None:
+    pair = _mutants("skipped_reduction")
+    pair.poll(1)
+    for rank in seen_first_by:
+        pair.admit(7, 0, rank)
+    pair.poll(1)
+    for rank in {0, 1} - set(seen_first_by):
+        pair.admit(7, 0, rank)
+    pair.status(0, 7)
+    pair.status(1, 7)
+    pair.poll(20)
+    assert pair.results() == ([(7, 0)] if len(seen_first_by) == 2 else [])
+
+
+def test_the_mutant_that_fails_alone_leaves_rank_0_waiting() -> None:
+    pair = _mutants("fails_alone", "hardened")
+    pair.admit(7, 0)
+    for rank in (0, 1):
+        pair.engines[rank].deliver(wire.Status(7, 0, rank, drained=True))
+    pair.now += pair.engines[0].settings.transfer_timeout_s + 1.0
+    pair.poll(10)
+    assert (pair.open(0), pair.open(1)) == ({7}, set())

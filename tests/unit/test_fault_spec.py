@@ -99,13 +99,11 @@ def test_every_mutant_has_its_change_where_it_belongs() -> None:
     assert at_decode.CHANGES.keys() == mutants.DECODE.keys()
 
 
-def test_every_bug_can_be_run_or_says_what_it_needs() -> None:
+def test_every_bug_can_be_run() -> None:
     assert len(BY_ID) == len(BUGS)
     assert {bug.kind for bug in BUGS} == BUG_KINDS.keys()
     for bug in BUGS:
         assert bug.url.startswith("https://github.com/")
-        if bug.needs:
-            continue
         assert bug.anomaly in ANOMALIES, bug.id
         assert bug.guards != "hardened" or bug.mutants, f"{bug.id}: no mutant"
         wrong, right = scenario(bug, mutant=True), scenario(bug, mutant=False)
@@ -113,14 +111,14 @@ def test_every_bug_can_be_run_or_says_what_it_needs() -> None:
         assert (wrong.faults, wrong.engine, wrong.transport) == (right.faults, right.engine, right.transport)
 
 
-def test_at_least_45_bugs_and_three_of_each_kind_that_one_writer_can_show() -> None:
+def test_at_least_45_bugs_and_three_of_each_kind() -> None:
     runnable = choose([], [])
     assert len(runnable) >= 45
-    for kind in BUG_KINDS.keys() - {"K7"}:
+    for kind in BUG_KINDS:
         assert sum(bug.kind == kind for bug in runnable) >= 3, kind
 
 
-@pytest.mark.parametrize("wanted", [(["nope"], []), (["sglang-36893"], []), ([], ["K13"])])
+@pytest.mark.parametrize("wanted", [(["nope"], []), ([], ["K13"])])
 def test_what_is_not_in_the_catalogue_is_one_line(wanted: tuple[list[str], list[str]]) -> None:
     with pytest.raises(FieldError):
         choose(*wanted)
