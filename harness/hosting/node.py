@@ -64,6 +64,13 @@ class Hosting(Base):
         with self._guest.calling():
             return self.step_hosted(now)
 
+    def arm(self, now: float, *, armed: bool) -> None:
+        """Faults of messages to the driver; the others are not for an engine."""
+        if self._guest is None:
+            super().arm(now, armed=armed)
+        elif self.messages is not None:
+            self.messages.arm(now, armed=armed)
+
     def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
         """The engine has its own ways to find out."""
         if self._guest is None:

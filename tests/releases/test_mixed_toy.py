@@ -1,4 +1,4 @@
-"""A hosted decode beside a reference prefill, with a toy release: what the prefill side does to order, and who is blamed."""
+"""One side hosted, with a toy release, beside the reference as the other: what our side does to order, and who is blamed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ def _no_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosted, "base_folders", lambda _: [])
 
 
-def run(folder: Path, bugs: tuple[str, ...], *faults: str, ack: bool = False) -> dict[str, Any]:
+def run(
+    folder: Path, bugs: tuple[str, ...], *faults: str, ack: bool = False, side: str = "decode", **more: Any
+) -> dict[str, Any]:
     """A run of 600 hand-offs, each fault's doings drawn from the seed; a toy carries neither logprobs nor hidden states."""
     tree = toy_mixed.write(folder / "tree", *bugs)
     wanted = {
-        "engine.name": f"decode=path:{tree}", "transport.name": "tcp", "transport.late_fraction": 0.0, "transport.ack": ack,
+        "engine.name": f"{side}=path:{tree}", "transport.name": "tcp", "transport.late_fraction": 0.0, "transport.ack": ack,
         "workload.requests": 600, "workload.warmup": 64, "workload.logprob_fraction": 0.0, "workload.hidden_fraction": 0.0,
-        "faults": list(faults),
+        "faults": list(faults), **more,
     }  # fmt: skip
     return stress.run(scenarios.load(None, wanted), folder / "runs", ["handoff"]).results
 
@@ -57,3 +59,25 @@ def test_a_slot_that_keeps_its_room_loses_requests_to_a_status_that_comes_first(
 
 def test_the_same_slot_loses_none_where_the_data_comes_first(tmp_path: Path) -> None:
     assert names(run(tmp_path, ("stale", "torn"))) == set()
+
+
+LATE = {"transport.late_fraction": 0.2, "transport.delay_us": 5000.0}
+
+
+def test_a_hosted_prefill_is_judged_with_the_guards_of_our_decode(tmp_path: Path) -> None:
+    """The same late data: a decode that clears its slots waits for it, one that does not aborts requests."""
+    good = run(tmp_path / "good", (), side="prefill", guards="sglang-0.5.13", **LATE)
+    assert good["verdict"] == "valid", good["anomalies"]
+    assert good["window_opened"] >= 10
+    assert good["not_checked"] == []
+    assert set(good["hosted"]) == {"prefill-0"}
+    assert "false-abort" in names(run(tmp_path / "bad", (), side="prefill", guards="sglang-0.5.12", **LATE))
+
+
+def test_a_hosted_prefill_stands_a_decode_that_starves_is_slow_and_gives_up(tmp_path: Path) -> None:
+    results = run(
+        tmp_path, (), "starve:every_s=0.1,for_ms=50", "delay:message=exchange,fraction=0.2,ms=10", "abort:fraction=0.1,state=exchange",
+        side="prefill", guards="sglang-0.5.13", ack=True, **{"limits.min_window": 0},
+    )  # fmt: skip
+    assert not names(results) - {"foreign-write", "late-write", "foreign-abort"}, results["anomalies"]
+    assert all(need["met"] for need in results["coverage"]), results["coverage"]
