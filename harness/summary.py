@@ -51,7 +51,9 @@ def _transport(results: dict[str, Any]) -> str:
 
 def _engine(results: dict[str, Any]) -> str:
     name = results.get("engine", "reference")
-    return f"guards {results['guards']}" if name == "reference" else f"engine {name}"
+    if name == "reference":
+        return f"guards {results['guards']}"
+    return f"engine {name}" + (f", guards {results['guards']}" if name.startswith("prefill=") else "")
 
 
 def _anomalies(results: dict[str, Any]) -> list[str]:

@@ -29,12 +29,15 @@ HEADS = (
 def plan(
     releases: Sequence[str], transports: Sequence[str], options: Sequence[str], engine: str = "sglang"
 ) -> list[Cell]:
-    """A cell for each release and transport (`mooncake==0.3.10.post2`, or a name alone), release by release."""
+    """A cell for each release and transport (`mooncake==0.3.10.post2`, or a name alone), release by release.
+
+    A release is a version of `engine`, or whatever `--engine` takes: `path:DIR`, `decode=sglang==VERSION`.
+    """
     cells = []
     for release in releases:
         for transport in transports:
             name, _, version = transport.partition("==")
-            spec = release if ":" in release else f"{engine}=={release}"
+            spec = release if ":" in release or "=" in release else f"{engine}=={release}"
             chosen = ("--engine", spec, "--transport", transport, *options)
             cells.append(Cell(release, name, version, chosen))
     return cells

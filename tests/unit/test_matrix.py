@@ -71,6 +71,8 @@ def test_the_plan_has_a_cell_for_each_release_and_transport() -> None:
     ]
     assert found[0].options == ("--engine", "sglang==0.5.9", "--transport", "mooncake==1", "--requests", "7")
     assert found[3].options[:4] == ("--engine", "path:/src", "--transport", "nixl")
+    (one,) = matrices.plan(["decode=sglang==0.5.9"], ["tcp"], [])
+    assert one.options[:2] == ("--engine", "decode=sglang==0.5.9")
 
 
 def test_a_judged_cell_has_the_keys_of_its_results_and_its_own(tmp_path: Path) -> None:
