@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from decode_node.node import SESSION_RETRY_S
 from decode_node.speaking import SpeakingDecodeNode
 from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
@@ -18,8 +19,6 @@ from harness.protocol import wire
 from harness.protocol.memory import prepare_torch
 from harness.protocol.settings import NodeSettings
 from harness.transport.base import Target
-
-SESSION_RETRY_S = 0.1
 
 
 class HostingDecodeNode(Hosting, SpeakingDecodeNode):

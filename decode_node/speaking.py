@@ -89,6 +89,8 @@ class SpeakingDecodeNode(DecodeNode):
 
     def _on_rendezvous(self, message: wire.Rendezvous) -> None:
         """Find prefill's rank and register with it, as SGLang's decode does before its first room."""
+        if message.prefill in self._sessions:
+            return  # asked again: the first answer was on its way
         assert self._line is not None
         try:
             meeting = Meeting.decode(message.meeting)

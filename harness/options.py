@@ -38,7 +38,7 @@ PLUGIN: Decorator = click.option(
 
 _SCENARIO: tuple[Decorator, ...] = (
     click.argument("scenario", required=False, type=click.Path(path_type=Path)),
-    click.option("--engine", metavar="NAME", help="reference, sglang==VERSION or path:DIR (default reference)."),
+    click.option("--engine", metavar="NAME", help="reference, sglang==VERSION or path:DIR (default reference); decode= or prefill= before it: that side alone."),
     click.option("--guards", metavar="PRESET[,+G,-G]", help="Preset, edited guard by guard; see `handoff guards`."),
     click.option("--transport", metavar="NAME", help="shm, tcp, gloo, nixl-tcp, nixl-shm, mooncake[==VERSION] (default shm)."),
     click.option("--planes", metavar="NAME", help="split, or shared: the row on the control socket (default split)."),

@@ -15,13 +15,14 @@ from prefill_stub.machine import PrefillMachine, Sender
 NOWHERE = -1
 
 
-class RemoteLayout:
-    """Where a hosted decode's rows and pages are, as addresses of its process; stands for a `Layout` of our own."""
+class RemoteLayout(Layout):
+    """Where a hosted decode's rows and pages are, as addresses of its process."""
 
     def __init__(self, own: Layout, meeting: Meeting, registered: Registration) -> None:
         """`own`: of the memory that is sent from. Raises HarnessError where the release's row has other sizes."""
+        super().__init__(own.spec)
         places = {field.name: (at, field.row_bytes) for at, field in enumerate(meeting.fields)}
-        self._bases: list[tuple[int, int]] = []
+        self._bases = []
         for field in own.fields:
             at, size = places.get(field.name, (NOWHERE, field.row_bytes))
             if size != field.row_bytes:
@@ -41,7 +42,7 @@ class ForeignMachine(PrefillMachine):
 
     cached: dict[int, int]
 
-    def _row_blocks(self, layout: Any, lease: int, decode: int, slot: int) -> list[Block]:
+    def _row_blocks(self, layout: Layout, lease: int, decode: int, slot: int) -> list[Block]:
         """Without the fields that the release does not have: up to 0.5.8 a row has no room."""
         return [block for block in super()._row_blocks(layout, lease, decode, slot) if block[0] != NOWHERE]
 

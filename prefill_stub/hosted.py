@@ -74,7 +74,8 @@ class HostingPrefillNode(Hosting, SpeakingPrefillNode):
         self._hosted.poll()
         if self._outgoing is not None:
             self._outgoing.flush()
-        return 1 if self._hosted.busy else 50
+        waits = self._outgoing is not None and self._outgoing.busy
+        return 1 if waits or self._hosted.busy else 50
 
     def finish(self) -> None:
         """A hosted engine ends with the process; its channels do now."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from harness.errors import HarnessError
 from harness.history.event import KV_BIT
 from harness.hosting.mover import Piece
 from harness.hosting.sglang.meeting import Meeting, fields_of
@@ -93,8 +94,10 @@ class Outgoing:
         return FAILED if outcome is Outcome.FAILED else 0
 
     def _place(self, source: int) -> tuple[int, int]:
-        """What a block from `source` carries, and for which room: whoever has the slot that it lies in."""
+        """What a block from `source` carries, and for which room: whoever has the slot that it lies in, or had it last."""
         found = self._sources[bisect.bisect(self._sources, (source, 1 << 63)) - 1]
+        if not found.start <= source < found.start + found.size_bytes:
+            raise HarnessError(f"a transfer from {source:#x}, which is no memory that the engine registered")
         return found.bit, self._hosted.room_of[(source - found.start) // found.slot_bytes]
 
     def _wait(self, channel: Channel, key: object) -> bool:
@@ -119,6 +122,11 @@ class Outgoing:
         with self._lock:
             for _, channel in self._channels.values():
                 self._collect(channel)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits for `flush`."""
+        return any(channel.busy for _, channel in self._channels.values())
 
     def close(self) -> None:
         """Send nothing more."""

@@ -66,6 +66,11 @@ class SpeakingPrefillNode(PrefillNode):
             self.send((int(Role.DECODE), message.decode), wire.SessionAck(self.index, str(problem)[:500]))
             return
         super()._open_session(msgspec.structs.replace(message, descriptor=meeting.plane.encode()))
+        assert self.machine is not None
+        if not isinstance(self.machine.layouts.get(message.decode), RemoteLayout):
+            self.machine.layouts.pop(message.decode, None)  # the engine has not registered its memory yet
+        if message.decode not in self._channels:
+            return
         self._meetings[meeting.endpoint] = (message.decode, meeting)
         self._endpoints[message.decode] = meeting.endpoint
         self.send((int(Role.DECODE), message.decode), wire.Rendezvous(self.index, self._bootstrap.address))
@@ -92,14 +97,17 @@ class SpeakingPrefillNode(PrefillNode):
     ) -> None:
         machine.cached[decode] = meeting.cached
         try:
-            machine.layouts[decode] = RemoteLayout(machine.buffers.layout, meeting, message)  # type: ignore[assignment]
+            machine.layouts[decode] = RemoteLayout(machine.buffers.layout, meeting, message)
         except HandoffError as problem:
             self.answer(str(problem)[:2000])
 
     def _on_abort(self, machine: ForeignMachine, message: frames.Abort) -> None:
         """Answer once nothing is outstanding; where the engine leaves no address, it wants no answer."""
         known = self._meetings.get(f"{message.endpoint}:{message.port}")
-        if message.port and len(self._aborted) < ABORTS_MAX:
+        if message.port and known is None:
+            machine.late_messages += 1
+            return
+        if known is not None and len(self._aborted) < ABORTS_MAX:
             self._aborted[message.room] = message
         machine.abort(wire.Abort(message.room, TENURE, known[0] if known else 0))
 

@@ -70,7 +70,10 @@ def test_a_hosted_prefill_is_judged_with_the_guards_of_our_decode(tmp_path: Path
     assert good["verdict"] == "valid", good["anomalies"]
     assert good["window_opened"] >= 10
     assert good["not_checked"] == []
-    assert set(good["hosted"]) == {"prefill-0"}
+    assert [line.partition(":")[0] for line in good["hosted"]["prefill-0"]["stands_in"]] == [
+        "mooncake.engine",
+        "decode",
+    ]
     assert "false-abort" in names(run(tmp_path / "bad", (), side="prefill", guards="sglang-0.5.12", **LATE))
 
 

@@ -71,3 +71,9 @@ def test_too_many_pages_are_refused() -> None:
     many = frames.Destination(1, "h", 1, "s", [0] * (frames.PAGES_MAX + 1), 0)
     with pytest.raises(frames.BadFrames, match="65537 pages"):
         frames.to_prefill(many.frames())
+
+
+@pytest.mark.parametrize(("pages", "slot"), [([1, -2], 0), ([1], -1)])
+def test_places_below_zero_are_refused(pages: list[int], slot: int) -> None:
+    with pytest.raises(frames.BadFrames, match="below 0"):
+        frames.to_prefill(frames.Destination(1, "h", 1, "s", pages, slot).frames())

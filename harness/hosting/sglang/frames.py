@@ -94,10 +94,13 @@ class Destination:
         room, endpoint, port, session, pages, slot, _, needed = frames[:8]
         if len(pages) > 4 * PAGES_MAX:
             raise BadFrames(f"{len(pages) // 4} pages")
+        places = [int(slot), *np.frombuffer(pages, np.int32).tolist()]
+        if min(places) < 0:
+            raise BadFrames("a slot or page below 0")
         prefix = frames[8] if len(frames) > 8 else b""  # from 0.5.12
         return cls(
             int(room), endpoint.decode("ascii"), int(port), session.decode("ascii"),
-            np.frombuffer(pages, np.int32).tolist(), int(slot), int(needed), int(prefix or 0),
+            places[1:], places[0], int(needed), int(prefix or 0),
         )  # fmt: skip
 
 

@@ -18,7 +18,17 @@ from harness.transport.nixl import NAME as NIXL
 
 TIMEOUTS = ("SGLANG_DISAGGREGATION_WAITING_TIMEOUT", "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT")
 """SGLang's own bounds on a request, 300 s by default; here the client's bound, so that it gives up what hangs."""
-STAND_IN_ENGINE = "mooncake.engine: takes note of registered memory; the harness's own transport brings the bytes there"
+STAND_INS = {
+    "decode": [
+        "mooncake.engine: takes note of registered memory; the harness's own transport brings the bytes there",
+        "prefill: the reference, with the engine's own frames",
+    ],
+    "prefill": [
+        "mooncake.engine: its transfers go out over the harness's own transport",
+        "decode: the reference, with the engine's own frames",
+    ],
+}
+"""What stands in where one side alone is hosted."""
 
 
 def start(settings: NodeSettings, plane: Plane | None = None) -> Release:
@@ -50,6 +60,5 @@ def stands_in(settings: NodeSettings) -> list[str]:
     """What of the engine's surroundings is not the real thing, beside its configuration."""
     engine = settings.engine
     if engine.side != "both":
-        other = "prefill" if engine.side == "decode" else "decode"
-        return [STAND_IN_ENGINE, f"{other}: the reference, with the engine's own frames"]
+        return STAND_INS[engine.side]
     return [nixl.STANDS_IN] if engine.backend == NIXL else []
