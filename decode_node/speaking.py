@@ -32,6 +32,7 @@ from harness.transport.base import MemoryLike, RecorderFactory
 from harness.transport.engine import address_of
 
 ASK_TIMEOUT_S = 2.0
+NOWHERE = -1
 _ASKED = "engine_rank=0&target_dp_group=0&prefill_dp_rank=0&prefill_cp_rank=0&target_tp_rank=0&target_pp_rank=0"
 """Rank 0 of everything, in the words of every generation of the bootstrap server."""
 
@@ -143,12 +144,14 @@ class SpeakingDecodeNode(DecodeNode):
             return
         assert self._line is not None
         line = self._line
+        self._prefill_of.put(message.room, peer[1], 1)
         if isinstance(message, wire.RoomExchange):
             self._places.put(message.room, message.slot, message.tenure)
-            self._prefill_of.put(message.room, peer[1], 1)
             told = frames.Destination(message.room, LOOPBACK, line.port, line.endpoint, message.pages, message.slot)
             line.tell(rank, told.frames())
         else:
+            if self._places.of(message.room) is None:  # it overtakes its destination, which a fault holds back
+                self._places.put(message.room, NOWHERE, message.tenure)
             line.tell(rank, frames.Abort(message.room, LOOPBACK, line.port, message.tenure).frames())
 
     def _heard(self, message: frames.Status | frames.AbortAck) -> None:

@@ -10,6 +10,8 @@ from releases import toy_mixed
 
 from harness import scenario as scenarios
 from harness import stress
+from harness.history.event import Verb
+from harness.history.reader import open_streams
 from harness.releases import hosted
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -80,7 +82,14 @@ def test_a_hosted_prefill_is_judged_with_the_guards_of_our_decode(tmp_path: Path
 def test_a_hosted_prefill_stands_a_decode_that_starves_is_slow_and_gives_up(tmp_path: Path) -> None:
     results = run(
         tmp_path, (), "starve:every_s=0.1,for_ms=50", "delay:message=exchange,fraction=0.2,ms=10", "abort:fraction=0.1,state=exchange",
-        side="prefill", guards="sglang-0.5.13", ack=True, **{"limits.min_window": 0},
+        side="prefill", guards="sglang-0.5.20", ack=True, **{"limits.min_window": 0},
     )  # fmt: skip
     assert not names(results) - {"foreign-write", "late-write", "foreign-abort"}, results["anomalies"]
     assert all(need["met"] for need in results["coverage"]), results["coverage"]
+    assert failed_at_prefill(Path(results["folder"])) > 10  # it was told to stop
+
+
+def failed_at_prefill(folder: Path) -> int:
+    """Requests that prefill's engine gave up."""
+    (stream,) = [stream for stream in open_streams(folder / "history") if "prefill" in stream.name]
+    return sum(int(((part["verb"] == Verb.SENT) & (part["code"] == 0)).sum()) for part in stream.chunks(1 << 16))
