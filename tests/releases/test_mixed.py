@@ -1,4 +1,4 @@
-"""Released SGLang at decode, our own prefill beside it; and SGLang over NIXL. Needs downloads."""
+"""Released SGLang on one side alone, our own node beside it; and SGLang over NIXL. Needs downloads."""
 
 from __future__ import annotations
 
@@ -96,6 +96,19 @@ def test_a_release_that_checks_nothing_takes_what_it_finds(tmp_path: Path) -> No
     results = mixed(tmp_path, "0.5.8", *STATUS_FIRST)
     assert results["wrong_data"] > 30
     assert results["false_aborts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("release", "guards", "loses"), [("0.5.12.post1", "sglang-0.5.12", True), ("0.5.23", "sglang-0.5.20", False)]
+)
+def test_beside_a_hosted_prefill_our_guards_decide(tmp_path: Path, release: str, guards: str, loses: bool) -> None:
+    ended = handoff(
+        tmp_path, "stress", "--quiet", "--json", "--engine", f"prefill=sglang=={release}", "--transport", "tcp", "--requests", "1000",
+        "--guards", guards, "--set", "transport.late_fraction=0.05", "--set", "transport.delay_us=3000",
+    )  # fmt: skip
+    assert ended.code == int(loses), ended.err
+    assert (ended.results["false_aborts"] > 10) == loses
+    assert ended.results["hosted"]["prefill-0"]["files_changed"] == []
 
 
 def test_over_nixl_no_notification_comes_before_its_data(tmp_path: Path) -> None:
