@@ -314,9 +314,8 @@ class PrefillMachine:
                 self.record.row(verb, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
         self._set_buf(row, lease, mask)
 
-    def _tags(self, sender: Sender, row: Any, sums: list[int]) -> list[int]:
+    def _tags(self, _: Sender, row: Any, sums: list[int]) -> list[int]:
         """Nine fingerprints of what the request must get; `sums` are those of `row`, but for fields that it does not use."""
-        del sender
         return self.payload.tags(sums if self.guards.clear_optional or not self._seal else self.payload.sums(row))
 
     def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
