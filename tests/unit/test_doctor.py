@@ -254,6 +254,24 @@ def test_the_exit_code_is_that_of_the_main_job(
     assert told["items"] == [one.to_dict() for one in found]
 
 
+def test_without_loopback_nothing_is_to_be_installed_again() -> None:
+    found = [
+        machine.judge_loopback({"error": "unreachable"}),
+        software.judge_pyzmq({"error": "TimeoutError: a message did not arrive"}),
+        software.judge_gloo({"error": "ModuleNotFoundError: No module named 'torch'"}),
+        software.judge_engine({"version": "1.5.1", "error": "no backend"}, "nixl"),
+        software.judge_engine({"version": ""}, "mooncake"),
+        software.judge_docker({"error": "no program docker"}),
+    ]
+
+    def helps(seen: list[Finding]) -> list[bool]:
+        told = examine.examine([(lambda: seen, lambda findings: findings)])
+        return [one.help == "mend loopback first" for one in told]
+
+    assert helps(found) == [False, True, False, True, False, False]
+    assert not any(helps(found[1:]))
+
+
 def test_only_with_online_is_an_index_asked() -> None:
     probes = [probe for probe, _ in examine.checks(online=False)]
     assert software.see_index not in probes
