@@ -55,8 +55,11 @@ def checks(*, online: bool) -> list[Check]:
 
 def examine(wanted: Sequence[Check]) -> list[Finding]:
     """Run every check; the findings come in their order."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
         judged = list(pool.map(_run, wanted))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C nothing more is begun
     found = [finding for findings in judged for finding in findings]
     if any(one.item == "loopback" and one.state == "missing" for one in found):
         return [_after_loopback(one) for one in found]
