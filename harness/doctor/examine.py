@@ -14,7 +14,7 @@ from harness.releases import engines, overlay
 
 AT_ONCE = 2
 """Probes at a time: most of them wait for a child that imports something large."""
-USE_LOOPBACK = frozenset({"pyzmq", "gloo", "Mooncake", "NIXL and its UCX"})
+USE_LOOPBACK = frozenset({"gloo", "Mooncake", "NIXL and its UCX"})
 """Items whose probe talks to 127.0.0.1."""
 Check = tuple[Callable[[], Any], Callable[[Any], Finding | list[Finding]]]
 
