@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from harness.doctor.finding import Finding, Seen, size
 from harness.releases import engines, hosted, overlay
@@ -37,18 +40,13 @@ def look(distribution: str) -> list[Overlay]:
 
 
 def _size(folder: Path) -> int:
-    return sum(entry.stat(follow_symlinks=False).st_size for entry in _files(folder))
-
-
-def _files(folder: Path) -> Iterator[os.DirEntry[str]]:
-    pending = [folder]
-    while pending:
-        with os.scandir(pending.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    pending.append(Path(entry.path))
-                else:
-                    yield entry
+    """Bytes of every file below; what another process takes away meanwhile does not count."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size_bytes += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  thousands of them
+    return size_bytes
 
 
 def fault(folder: Path) -> str:
@@ -56,17 +54,24 @@ def fault(folder: Path) -> str:
     records = sorted(folder.glob("*.dist-info/RECORD"))
     if not records:
         return "it has no RECORD"
-    for record in records:
-        with record.open(newline="", encoding="utf-8") as lines:
-            for name, _, length, *_ in csv.reader(lines):
-                if name.startswith("..") or not length:
-                    continue  # scripts go elsewhere under --target, and RECORD does not know its own size
-                try:
-                    found = (folder / name).stat().st_size
-                except OSError:
-                    return f"{name} is missing"
-                if found != int(length):
-                    return f"{name} has {found} bytes instead of {length}"
+    try:
+        return next(filter(None, map(_fault_of, records)), "")
+    except (ValueError, csv.Error, OSError) as error:
+        return f"its RECORD cannot be read: {error}"
+
+
+def _fault_of(record: Path) -> str:
+    folder = record.parent.parent
+    with record.open(newline="", encoding="utf-8") as lines:
+        for name, _, length, *_ in csv.reader(lines):
+            if name.startswith("..") or not length:
+                continue  # scripts go elsewhere under --target, and RECORD does not know its own size
+            try:
+                found = (folder / name).stat().st_size
+            except FileNotFoundError:
+                return f"{name} is missing"
+            if found != int(length):
+                return f"{name} has {found} bytes instead of {length}"
     return ""
 
 
@@ -132,11 +137,23 @@ def see_cache() -> Seen:
     there = folder
     while not there.exists():
         there = there.parent
-    left = [str(path) for path in sorted(folder.glob("overlays/*/.*.part-*"))]
+    left = [str(path) for path in sorted(folder.glob("overlays/*/.*.part-*")) if _abandoned(path)]
     return {
         "folder": str(folder), "free_bytes": shutil.disk_usage(there).free, "writable": os.access(there, os.W_OK),
         "directory": there.is_dir(), "size_bytes": _size(folder) if folder.is_dir() else 0, "left": left,
     }  # fmt: skip
+
+
+def _abandoned(part: Path) -> bool:
+    """Whether the installer that made this folder is gone: a living one holds the lock beside it."""
+    lock = part.parent / f"{part.name.partition('.part-')[0]}.lock"
+    if not lock.exists():
+        return True
+    try:
+        with FileLock(lock, timeout=0):
+            return True
+    except (Timeout, OSError):
+        return False
 
 
 def judge_cache(seen: Seen) -> Finding:

@@ -22,17 +22,18 @@ LIMIT_S = 60.0
 
 
 def ask(name: str, *arguments: str, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """What the probe `name` saw; `error` in one line where it raised, crashed or took longer than `limit_s`."""
+    """What the probe `name` saw; `error` in one line where it raised, crashed or took longer than `limit_s`.
+
+    It stays in the terminal's process group, so that Ctrl-C ends it with us.
+    """
     command = [sys.executable, "-c", DIES_WITH_US, "-m", __name__, name, *arguments]
     with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        start_new_session=True,
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
     ) as process:  # fmt: skip
         try:
             said, complaints = process.communicate(timeout=limit_s)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
                 return {"error": f"no answer within {limit_s:g} s"}
             raise
@@ -73,10 +74,11 @@ def pyzmq() -> dict[str, Any]:
 
     with zmq.Context() as context, context.socket(zmq.PULL) as pull, context.socket(zmq.PUSH) as push:
         push.linger = pull.linger = 0
-        push.connect(f"tcp://127.0.0.1:{pull.bind_to_random_port('tcp://127.0.0.1')}")
+        pull.bind(address := f"ipc://@handoff-doctor-{os.getpid()}")
+        push.connect(address)
         push.send(b"x")
         if not pull.poll(10_000):
-            raise TimeoutError("a message to 127.0.0.1 did not arrive within 10 s")
+            raise TimeoutError("a message over a Unix socket did not arrive within 10 s")
     return {"version": zmq.pyzmq_version(), "libzmq": zmq.zmq_version()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from harness.releases import engines, overlay
 
 AT_ONCE = 2
 """Probes at a time: most of them wait for a child that imports something large."""
+USE_LOOPBACK = frozenset({"gloo", "Mooncake", "NIXL and its UCX"})
+"""Items whose probe talks to 127.0.0.1."""
 Check = tuple[Callable[[], Any], Callable[[Any], Finding | list[Finding]]]
 
 
@@ -52,9 +55,23 @@ def checks(*, online: bool) -> list[Check]:
 
 def examine(wanted: Sequence[Check]) -> list[Finding]:
     """Run every check; the findings come in their order."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
         judged = list(pool.map(_run, wanted))
-    return [finding for findings in judged for finding in findings]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # after Ctrl-C nothing more is begun
+    found = [finding for findings in judged for finding in findings]
+    if any(one.item == "loopback" and one.state == "missing" for one in found):
+        return [_after_loopback(one) for one in found]
+    return found
+
+
+def _after_loopback(found: Finding) -> Finding:
+    """What could be loaded and then found no network is not to be installed again."""
+    failed = found.state == "missing" and found.item in USE_LOOPBACK
+    if failed and "ModuleNotFoundError" not in found.seen and not found.seen.startswith("none"):
+        return replace(found, help="mend loopback first")
+    return found
 
 
 def _run(check: Check) -> list[Finding]:

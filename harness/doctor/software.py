@@ -60,7 +60,7 @@ def judge_gloo(seen: Seen) -> Finding:
             "missing",
             seen["error"],
             means,
-            "install a build of torch with gloo: every one for Linux from its project has it",
+            "make clean, then: make stress (torch's own builds for Linux have gloo)",
         )
     return Finding("gloo", "ok", "a group of one rank was made")
 

@@ -46,6 +46,8 @@ def test_each_bug_is_found(tmp_path: Path, bug: str, holes: set[str]) -> None:
     answer = checked(tmp_path, *bug.split())
     assert answer["error"] == ""
     assert holes <= {hole for hole, found in answer["found"].items() if found}, answer
+    assert set(answer["provoked"]) == holes & {"lookup-race", "mixed-frames"}
+    assert answer["dead_threads"] == []
 
 
 def test_a_dead_thread_is_named(tmp_path: Path) -> None:

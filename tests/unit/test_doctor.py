@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from harness.cli import _run
 from harness.doctor import cache, child, command, examine, machine, software
@@ -49,7 +50,7 @@ def _python(*version: int) -> dict[str, Any]:
         (machine.judge_files, {"soft": 1024, "hard": 4096}, "ok", "1024"),
         (machine.judge_files, {"soft": -1, "hard": -1}, "ok", "unlimited"),
         (machine.judge_files, {"soft": 256, "hard": -1}, "limited", "ulimit -n 1024"),
-        (machine.judge_files, {"soft": 64, "hard": 512}, "missing", "ulimit -n 512"),
+        (machine.judge_files, {"soft": 31, "hard": 512}, "missing", "ulimit -n 512"),
         (machine.judge_shm, {"size_bytes": GIB, "free_bytes": GIB, "writable": True}, "ok", "1.0 GiB free of 1.0 GiB"),
         (machine.judge_shm, {"size_bytes": GIB, "free_bytes": 1 << 20, "writable": True}, "limited", "--shm-size"),
         (machine.judge_shm, {"size_bytes": GIB, "free_bytes": GIB, "writable": False}, "missing", "not writable"),
@@ -125,7 +126,11 @@ def test_an_overlay_is_whole_or_damaged(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert line().help == f"rm -r {second}; it is fetched again at its next use"
     (second / "module.py").unlink()
     assert "2.0: module.py is missing" in line().seen
-    (first / "sglang-1.0.dist-info" / "RECORD").unlink()
+    record = first / "sglang-1.0.dist-info" / "RECORD"
+    for content in (b"module.py,sha256=x,five\n", b"module.py\n", b"\xff,x,5\n"):
+        record.write_bytes(content)
+        assert "damaged: 1.0: its RECORD cannot be read" in line().seen
+    record.unlink()
     assert "1.0: it has no RECORD" in line().seen
 
 
@@ -144,6 +149,9 @@ def test_the_cache_is_seen_with_what_dead_installers_left(monkeypatch: pytest.Mo
     monkeypatch.setenv("HANDOFF_CACHE", str(tmp_path))
     left = tmp_path / "overlays" / "sglang" / ".1.0.part-x"
     left.mkdir(parents=True)
+    assert cache.see_cache()["left"] == [str(left)]
+    with FileLock(left.parent / ".1.0.lock"):
+        assert cache.see_cache()["left"] == []
     assert cache.see_cache()["left"] == [str(left)]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HANDOFF_CACHE", str(tmp_path / "file"))
@@ -228,7 +236,7 @@ def test_a_missing_loopback_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.see_loopback() == {"error": "Cannot assign requested address"}
 
 
-NEEDED = Finding("loopback", "missing", "gone", "no talk", "ip link set lo up", needed=True)
+NEEDED = Finding("torch", "missing", "gone", "no memory", "get it", needed=True)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +244,7 @@ NEEDED = Finding("loopback", "missing", "gone", "no talk", "ip link set lo up", 
     [
         ([Finding("docker", "missing", "none")], 0, "handoff stress can run"),
         ([Finding("memory", "limited", "1 GiB", needed=True)], 0, "handoff stress can run"),
-        ([NEEDED, Finding("docker", "ok", "1")], 1, "handoff stress cannot run without: loopback"),
+        ([NEEDED, Finding("docker", "ok", "1")], 1, "handoff stress cannot run without: torch"),
     ],
 )
 def test_the_exit_code_is_that_of_the_main_job(
@@ -252,6 +260,24 @@ def test_the_exit_code_is_that_of_the_main_job(
     told = json.loads(capsys.readouterr().out)
     assert told["can_stress"] == (code == 0) == can_stress(found)
     assert told["items"] == [one.to_dict() for one in found]
+
+
+def test_without_loopback_nothing_is_to_be_installed_again() -> None:
+    found = [
+        machine.judge_loopback({"error": "unreachable"}),
+        software.judge_gloo({"error": "RuntimeError: Unable to find address for: lo"}),
+        software.judge_gloo({"error": "ModuleNotFoundError: No module named 'torch'"}),
+        software.judge_engine({"version": "1.5.1", "error": "no backend"}, "nixl"),
+        software.judge_engine({"version": ""}, "mooncake"),
+        software.judge_docker({"error": "no program docker"}),
+    ]
+
+    def helps(seen: list[Finding]) -> list[bool]:
+        told = examine.examine([(lambda: seen, lambda findings: findings)])
+        return [one.help == "mend loopback first" for one in told]
+
+    assert helps(found) == [False, True, False, True, False, False]
+    assert not any(helps(found[1:]))
 
 
 def test_only_with_online_is_an_index_asked() -> None:

@@ -113,6 +113,11 @@ def test_versions_are_listed_in_their_order_and_half_ones_are_not(pip: Pip) -> N
             f"{NAME}==1.0: cannot be installed: its wheel is broken",
         ),
         (
+            "ERROR: Exception:\nBad CRC-32 for file 'x'",
+            UnavailableError,
+            f"{NAME}==1.0: cannot be installed: its wheel is broken",
+        ),
+        (
             "OSError: [Errno 27] File too large: 'x'",
             UnavailableError,
             f"{NAME}==1.0: cannot be installed: a limit on the size of files (ulimit -f) is lower than it needs",

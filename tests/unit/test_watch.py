@@ -144,3 +144,12 @@ def test_keys_and_values_share_a_page() -> None:
     layout = guest.split_layout(spec)
     assert layout.spec == msgspec.structs.replace(spec, layers=6, page_bytes=512)
     assert layout.kv_bytes == 3 * 8 * 1024
+
+
+def test_a_death_that_was_brought_about_is_told_once(watch: Watch) -> None:
+    def run() -> None:
+        raise KeyError("room")
+
+    started(run, "worker").join()
+    assert [death.thread for death in watch.forget()] == ["worker"]
+    assert watch.look() == watch.forget() == []
