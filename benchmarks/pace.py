@@ -10,6 +10,7 @@ allowed: this is about what a stopped peer does to it, not about what else the m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 
 from harness.history.event import Role
 from harness.live import Quiet
+from harness.load import Load
 from harness.scenario import load
 from harness.session import Session
 from harness.stress import judge, prepare
@@ -35,23 +37,30 @@ def gaps(runs: Path, duration_s: float, transport: str, *faults: str) -> dict[st
     scenario = load(None, changes)
     folder = prepare(scenario, runs, ["benchmarks/pace.py"])
     with Session(scenario.topology, folder.logs) as session:
-        first = _in_front(next(m.process.pid for m in session.cluster.members if m.role is Role.DECODE))
-        session.run(scenario, folder, Quiet())
+        watch = _Promotes(next(m.process.pid for m in session.cluster.members if m.role is Role.DECODE))
+        session.run(scenario, folder, watch)
     results = judge(folder).results
     gap = results["resources"]["decode-0"]["poll_gap_us"]
     return {name: us / 1e3 for name, us in gap.items()} | {
         "verdict": results["verdict"], "committed": results["committed"], "other_aborts": results["other_aborts"],
-        "real_time": first,
+        "real_time": watch.done,
     }  # fmt: skip
 
 
-def _in_front(pid: int) -> bool:
-    """Give a process real-time priority: what else the machine does shall not count as decode's delay. False where that is not allowed."""
-    try:
-        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:
-        return False
-    return True
+class _Promotes(Quiet):
+    """Gives a process real-time priority once it serves, if that is allowed: what else the machine does shall not count as its delay."""
+
+    done = False
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def update(self, phase: str, load: Load, slots: tuple[int, int]) -> None:
+        del load, slots
+        if phase == "warm-up" and not self.done:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(self._pid, os.SCHED_FIFO, os.sched_param(1))
+                self.done = True
 
 
 def main() -> None:
