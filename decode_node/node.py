@@ -44,6 +44,8 @@ class DecodeNode(Shell):
     _group: GlooAgreement | None = None
     _now = 0.0
     _warm = False
+    _pace = Pace()
+    """A run's own is made with it; a hosted engine's run has this one until its warm-up is over."""
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate memory, expose it, build the engine, ask every prefill node for a session."""
