@@ -1,4 +1,4 @@
-"""I/O shell of a decode node that may host a released engine: it has its own connections to prefill, we have the driver's."""
+"""I/O shell of a decode node that may host a released engine, or speak its protocol to a prefill that does."""
 
 from __future__ import annotations
 
@@ -6,107 +6,110 @@ import math
 import sys
 from typing import Any
 
-from decode_node.node import DecodeNode
-from harness.errors import HandoffError, HarnessError
+import msgspec
+
+from decode_node.speaking import SpeakingDecodeNode
+from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
 from harness.history.recorder import Observer
-from harness.hosting.guest import Guest
+from harness.hosting.node import Hosting
 from harness.node.shell import Address, Streams
 from harness.protocol import wire
 from harness.protocol.memory import prepare_torch
-from harness.protocol.settings import EngineSettings, NodeSettings
+from harness.protocol.settings import NodeSettings
+from harness.transport.base import Target
 
-REFERENCE = EngineSettings().name
-WAIT_MS = 10
+SESSION_RETRY_S = 0.1
 
 
-class HostingDecodeNode(DecodeNode):
-    """A decode node; it hosts an engine when the run's settings name one, for one run."""
+class HostingDecodeNode(Hosting, SpeakingDecodeNode):
+    """A decode node; it hosts an engine when the run's settings name one for its side, for one run."""
 
-    _guest: Guest | None = None
-    _hosted: Any = None
+    _plane: Target | None = None
+    """Where prefill is the reference: our end of the data plane."""
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Load the engine and start its threads; or what the reference does."""
-        if self._guest is not None:
-            raise HarnessError("this process has hosted an engine, and that is for one run: start a new one")
-        if settings.engine.name == REFERENCE:
+        self.alone()
+        if not settings.engine.hosts("decode"):
             super().configure(settings, streams)
             return
-        self.abrupt = True
-        self.engine = self._hosted = None
+        self.engine = None
         self._sessions: set[int] = set()
         self._poll_interval_s = settings.poll_interval_ms * 1e-3
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = self._next_request = 0.0
-        self._prefills = settings.prefills
+        self._writers = list(range(settings.prefills))
+        self._meeting = b""
         record = streams("main")
-        self._guest = Guest(self.name, settings)
-        self._guest.build(lambda: self._build(settings, record))
+        none = msgspec.structs.replace(settings, faults=())  # nothing is done inside an engine that is not ours
+        self._nemesis = DecodeFaults(none, record, None)
+        self.host(settings, lambda: self._build(settings, record, streams))
 
-    def _build(self, settings: NodeSettings, record: Observer) -> Any:
-        from decode_node.engines.sglang import HostedDecode  # noqa: PLC0415  only for those who host it
+    def _build(self, settings: NodeSettings, record: Observer, streams: Streams) -> Any:
+        from decode_node import mixed  # noqa: PLC0415  only for those who host it
+        from decode_node.engines.sglang import HostedDecode  # noqa: PLC0415
+        from harness.hosting.regions import Regions  # noqa: PLC0415
         from harness.hosting.sglang import start  # noqa: PLC0415
 
         assert self._guest is not None
-        release = start.start(settings)
+        regions = None if settings.engine.side == "both" else Regions()
+        release = start.start(settings, regions)
         hosted = HostedDecode(self.index, settings, record, release)
+        if regions is not None:
+            self._plane = mixed.plane(settings, regions, hosted, streams)
+            self._meeting = mixed.meeting(self._plane, hosted).encode()
         self._guest.describe(start.facts(settings, release.loaded))
         return hosted
 
-    def _take_built(self, guest: Guest) -> int:
-        """Serve once the engine is there."""
-        try:
-            self.engine = self._hosted = guest.built()
-        except HandoffError as error:
-            self.answer(str(error)[:2000])
-            return WAIT_MS
-        if self._hosted is not None:
-            self.handlers |= {wire.Request: self._admit, wire.Rendezvous: self._on_rendezvous}
-        return WAIT_MS
+    def took(self, hosted: Any) -> None:
+        """Serve."""
+        self.engine = hosted
+        self.handlers |= {
+            wire.Request: self._admit,
+            wire.Cancel: self._cancel,
+            wire.Rendezvous: self._on_rendezvous,
+            wire.SessionAck: self._on_session_ack,
+        }
 
     def _request_sessions(self, now: float) -> None:
-        """Ask every prefill where its engine listens; our sessions have no other use here."""
+        """Ask every prefill where its engine listens; the rest of a session is for a reference prefill."""
         if self._guest is None:
             super()._request_sessions(now)
             return
-        self._next_request = now + 0.1
+        self._next_request = now + SESSION_RETRY_S
         assert self.settings is not None
         spec = self.settings.decode_layout
-        for peer in self.peers:
-            if peer[0] == Role.PREFILL and peer[1] not in self._sessions:
-                self.send(peer, wire.Session(self.index, self.incarnation, b"", spec.slots, spec.pages))
+        session = wire.Session(self.index, self.incarnation, self._meeting, spec.slots, spec.pages)
+        for index in self._writers:
+            if index not in self._sessions:
+                self.send((int(Role.PREFILL), index), session)
+
+    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
+        """The engine has its own ways to find out; but a prefill that is there again listens elsewhere."""
+        super().peer_changed(peer, alive=alive, dead=dead)
+        if self._guest is not None and peer[0] == Role.PREFILL:
+            self._sessions.discard(peer[1])
 
     def _on_rendezvous(self, message: wire.Rendezvous) -> None:
+        if self._guest is None:
+            super()._on_rendezvous(message)
+            return
         self._hosted.addresses[message.prefill] = message.address
         self._sessions.add(message.prefill)
         self.announce()
 
-    def step(self, now: float) -> int:
-        """As the reference; an exception in the engine's own code is the engine's death, not ours."""
-        if self._guest is None:
-            return super().step(now)
-        self._guest.look(now)
-        if self._hosted is None:
-            return self._take_built(self._guest)
-        with self._guest.calling():
-            return super().step(now)
-
-    def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
-        """The engine has its own ways to find out."""
-        if self._guest is None:
-            super().peer_changed(peer, alive=alive, dead=dead)
-
-    def held(self) -> dict[int, tuple[int, int, int]]:
-        """The engine's census."""
-        if self._guest is None:
-            return super().held()
-        return self._hosted.held() if self._hosted is not None else {}
+    def _on_session_ack(self, message: wire.SessionAck) -> None:
+        """A hosted decode is ready once it knows where prefill's bootstrap server is, which this does not say."""
+        if self._guest is None or message.error:
+            super()._on_session_ack(message)
 
     def finish(self) -> None:
-        """A hosted engine cannot be stopped: it ends with the process."""
-        if self._guest is None:
-            super().finish()
+        """A hosted engine ends with the process, but nothing may be recorded any more."""
+        super().finish()
+        if self._plane is not None:
+            self._plane.close()
+            self._plane = None
 
 
 def make(*arguments: Any, **options: Any) -> HostingDecodeNode:

@@ -27,7 +27,7 @@ from harness.protocol.memory import Buffers, Memory, prepare_torch
 from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
-from harness.transport.base import Ownership, Target
+from harness.transport.base import MemoryLike, Ownership, RecorderFactory, Target
 
 SESSION_RETRY_S = 0.1
 SWITCH_S, SWITCH_MANY_S = 2e-5, 2e-4
@@ -54,7 +54,9 @@ class DecodeNode(Shell):
         self._memory = self._region(layout, named=settings.transport.name == "shm")
         buffers = self._buffers = Buffers(self._memory, layout)
         owners = Ownership(settings.decode_layout.slots, enforce=settings.guards.tenure_on_writes)
-        self._target = transport.target(settings.transport, self._memory, owners, settings.seed, streams)
+        self._target = transport.target(
+            settings.transport, self._exposed(self._memory), owners, settings.seed, self._landing(streams)
+        )
         make: Callable[..., DecodeEngine] = ReferenceEngine
         if settings.ranks.decode_tp > 1:
             make = self._rank_of_group(settings)
@@ -111,13 +113,26 @@ class DecodeNode(Shell):
             return Memory.create_named(self.shm_dir, name, layout.size_bytes)
         return Memory.create(name, layout.size_bytes)
 
+    def _exposed(self, memory: Memory) -> MemoryLike:
+        """The region as the transport gets it."""
+        return memory
+
+    def _landing(self, streams: Streams) -> RecorderFactory:
+        """Where the transport's threads record what lands."""
+        return streams
+
+    def _descriptor(self) -> bytes:
+        """What a prefill needs to open its channel."""
+        assert self._target is not None
+        return self._target.descriptor()
+
     def _request_sessions(self, now: float) -> None:
         """Ask every prefill that has not answered; again now and then, since it may not have known our address yet."""
         assert self._target is not None
         assert self.settings is not None
         self._next_request = now + SESSION_RETRY_S
         spec = self.settings.decode_layout
-        session = wire.Session(self.index, self.incarnation, self._target.descriptor(), spec.slots, spec.pages)
+        session = wire.Session(self.index, self.incarnation, self._descriptor(), spec.slots, spec.pages)
         for index in self._writers:
             if index not in self._sessions:
                 self.send((int(Role.PREFILL), index), session)
@@ -159,7 +174,7 @@ class DecodeNode(Shell):
             self.announce()
         self._poll(engine, now)
         out = engine.out
-        if self._nemesis.any or self.messages is not None:
+        if not self._plain():
             return self._step_with_faults(engine, now)
         if out:
             peers = self.peers
@@ -179,6 +194,10 @@ class DecodeNode(Shell):
             engine.poll(now)
             if not engine.awaiting:
                 self._pace.idle()
+
+    def _plain(self) -> bool:
+        """Whether messages can go straight into the outboxes."""
+        return not self._nemesis.any and self.messages is None
 
     def _step_with_faults(self, engine: DecodeEngine, now: float) -> int:
         """Send through the faults, those of what comes of them too; and wake in time for what they hold back."""

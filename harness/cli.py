@@ -19,6 +19,7 @@ from harness import __version__
 from harness.bugs.cli import bugs
 from harness.cli_matrix import bisect, matrix
 from harness.cli_releases import releases
+from harness.doctor.command import doctor
 from harness.errors import EXIT_HARNESS, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID, HandoffError
 from harness.options import OPTION_FIELDS, PLUGIN, changes_of, scenario_options
 from harness.swarm_cli import swarm
@@ -166,6 +167,7 @@ app.add_command(swarm)
 app.add_command(sweep)
 app.add_command(tune)
 app.add_command(bugs)
+app.add_command(doctor)
 
 
 @app.command()

@@ -70,10 +70,12 @@ def matrix(
     """Drive the same stress through each release over each transfer engine; one table."""
     from harness.releases import matrix as matrices  # noqa: PLC0415  keeps `handoff --help` quick
     from harness.releases.cells import Runner  # noqa: PLC0415
+    from harness.releases.fetch import fetch  # noqa: PLC0415
     from harness.report import write  # noqa: PLC0415
 
     wanted = _transports(mooncake, transports) or ["mooncake"]
     cells = matrices.plan(_names("--releases", releases), wanted, _options(requests, changes))
+    fetch(cells, _say(quiet=quiet))
     runner = Runner(runs, timeout_s)
     try:
         matrices.run(cells, runner, _say(quiet=quiet))
@@ -113,10 +115,16 @@ def bisect(
     context: click.Context, /, good: str, bad: str, releases: str, anomaly: str, repeats: int, mooncake: str, transports: str,
     requests: str, changes: tuple[str, ...], timeout_s: float, runs: Path, *, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
-    """Find the release that stopped, or began, to show an anomaly."""
+    """Find the release that stopped, or began, to show an anomaly.
+
+    A race is chance: one run that shows it is proof, a run that does not is none. A release counts as clean after `--repeats` runs
+    in which the race could have shown and did not; a run in which no status came before its data is not one of them.
+    """
     from harness.check.rules import ANOMALIES  # noqa: PLC0415  keeps `handoff --help` quick
     from harness.releases import bisect as bisects  # noqa: PLC0415
     from harness.releases.cells import Runner  # noqa: PLC0415
+    from harness.releases.fetch import fetch  # noqa: PLC0415
+    from harness.releases.matrix import plan  # noqa: PLC0415
     from harness.releases.probe import Probe  # noqa: PLC0415
 
     if anomaly not in ANOMALIES and anomaly != "any":
@@ -125,6 +133,7 @@ def bisect(
     if len(wanted) > 1:
         raise FieldError("--mooncake", ",".join(wanted), "one transfer engine")
     among = bisects.between(_names("--releases", releases), good, bad)
+    fetch(plan(among, wanted, []), _say(quiet=quiet))
     probe = Probe(Runner(runs, timeout_s), wanted[0], _options(requests, changes), anomaly, repeats, _say(quiet=quiet))
     found = bisects.bisect(among, good, bad, probe)
     command = shlex.join(["handoff", *context.obj])
@@ -136,6 +145,7 @@ def bisect(
                     "bad": found.bad,
                     "fixed": found.fixed,
                     "tried": found.tried,
+                    "asked": {release: asked.to_dict() for release, asked in probe.asked.items()},
                     "cells": probe.runner.results,
                     "command": command,
                 },
@@ -143,4 +153,6 @@ def bisect(
             )
         )
     else:
+        for release, asked in probe.asked.items():
+            print(f"{release}: {asked.sentence}")
         print(found.sentence)

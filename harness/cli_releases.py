@@ -25,8 +25,9 @@ def install(versions: tuple[str, ...]) -> None:
 
     for version in versions:
         engine = hosted.parse(f"{hosted.SGLANG}=={version}")
+        (folder,) = hosted.first_folders(engine)
         hosted.base_folders(engine)
-        click.echo(f"{engine.name}: {hosted.first_folders(engine)[0]}")
+        click.echo(f"{engine.name}: {folder}")
 
 
 @releases.command("list")
@@ -85,6 +86,6 @@ def _show(results: dict[str, dict[str, Any]], meanings: dict[str, str]) -> None:
     for name, meaning in meanings.items():
         console.print(f"{name}: {meaning}", highlight=False, soft_wrap=True)
     for name, result in results.items():
-        for problem in (*result["problems"].items(), ("", result["error"])):
+        for problem in (*result["provoked"].items(), *result["problems"].items(), ("", result["error"])):
             if problem[1]:
                 console.print(f"{name}: {': '.join(filter(None, problem))}", highlight=False, soft_wrap=True)

@@ -5,6 +5,7 @@ HandoffError
 │   └── FieldError         ... and the message names field, value and what is allowed
 ├── HistoryError        4  a recorded run cannot be read
 └── HarnessError        4  the harness itself failed (a node did not start, a port was taken)
+    └── UnavailableError 2  what the caller asked for cannot be had on this machine (no network, a full disk, a broken package)
 """
 
 from __future__ import annotations
@@ -45,3 +46,9 @@ class HistoryError(HandoffError):
 
 class HarnessError(HandoffError):
     """The harness itself failed; says nothing about the engine under test."""
+
+
+class UnavailableError(HarnessError):
+    """A release or library that was asked for cannot be fetched or loaded here; nothing was left behind."""
+
+    exit_code = EXIT_USAGE

@@ -26,6 +26,7 @@ from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.live import Display
 from harness.load import Load
 from harness.nemesis import Nemesis
+from harness.node import heap
 from harness.runfolder import RunFolder
 from harness.scenario import Scenario, Topology, node_settings
 
@@ -148,6 +149,7 @@ class Session:
         with ExitStack() as stack:
             stack.callback(display.close)
             stack.enter_context(_batch_scheduling())
+            stack.enter_context(heap.frozen())
             stack.enter_context(self._logged(folder))
             recorder = _recorder(folder, record=record, stack=stack)
             stack.enter_context(interrupt.installed())
@@ -155,7 +157,8 @@ class Session:
             try:
                 _phases(scenario, folder, driver, load, display, interrupt, record=record)
             finally:
-                driver.record, driver.tick = NullRecorder(), lambda: None
+                # Answers to its probes may still come, and this run's stream is closed.
+                driver.record, driver.tick, driver.nemesis = NullRecorder(), lambda: None, None
                 self.interrupted = interrupt.count > 0
         return load
 

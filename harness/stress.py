@@ -43,11 +43,12 @@ def expectations(scenario: Scenario, done: dict[str, Any] | None = None) -> Expe
     shut = real and done is not None and done["means"] == Done.VISIBLE.value
     min_window = (0 if shut else MIN_WINDOW) if limits.min_window is None else limits.min_window
     drained = guards.drain_on_commit and guards.drain_on_abort
-    ours = not hosted.parse(scenario.engine.name).hosted  # guards are the reference's: nobody else promises them
+    engine = hosted.parse(scenario.engine.name)
+    ours = not engine.hosted  # guards are the reference's: nobody else promises them
     return Expectations(
         slots=scenario.engine.slots,
         hang_bound_s=limits.request_timeout_s,
-        clean_slot=ours and guards.clear_on_free,
+        clean_slot=(ours or engine.side == "prefill") and guards.clear_on_free,
         drained_release=ours and (drained or (guards.tenure_on_writes and transport.refuses)),
         min_reuse=limits.min_reuse,
         min_window=min_window,
@@ -123,8 +124,9 @@ def judge(folder: RunFolder) -> Outcome:
     report = check_history(folder.history, folder.expect)
     scenario, manifest = folder.scenario, folder.manifest
     invariants.judge(folder.history, report)
-    if hosted.parse(scenario.engine.name).hosted:
-        report.not_checked = hosted.not_checked(report.not_checked)
+    engine = hosted.parse(scenario.engine.name)
+    if engine.hosted:
+        report.not_checked = hosted.not_checked(report.not_checked, engine.side)
     results = {
         "verdict": report.verdict,
         "engine": scenario.engine.name,

@@ -18,6 +18,7 @@ from harness.scenario import Scenario, load
 
 FAULTS_MIN, FAULTS_MAX = 1, 5
 _SWARM = 41
+_FAULT = "fault "
 
 
 def _menu(rng: random.Random, *, kill: bool) -> list[str]:
@@ -54,6 +55,8 @@ def _menu(rng: random.Random, *, kill: bool) -> list[str]:
     return [*menu, f"kill:node={rng.choice(('prefill', 'decode'))},every_s=0.5"] if kill else menu
 
 
+KINDS = frozenset(fault.partition(":")[0] for fault in _menu(random.Random(0), kill=False))
+"""What a swarm without kills draws from."""
 NEEDS_ABORTS = ("message=drained", "message=abort")
 """Faults of messages that only come after an abort."""
 
@@ -95,7 +98,12 @@ class Swarm:
     anomalies: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     bad: list[dict[str, Any]] = field(default_factory=list)
-    """Runs that were not valid: folder, faults, anomalies, coverage that was missing."""
+    """Runs that were invalid, or unknown for more than a fault that never came by: folder, faults, anomalies, coverage that was missing."""
+
+    @property
+    def never(self) -> list[str]:
+        """Kinds of fault that were not injected once in the whole swarm."""
+        return sorted(KINDS - self.hits.keys()) if self.runs else []
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -115,7 +123,7 @@ def run(
             results = runner.run(chosen).results
             _count(swarm, chosen, results)
             tell(swarm, chosen, results)
-            if results["verdict"] == "valid":
+            if not _wrong(results):
                 shutil.rmtree(results["folder"], ignore_errors=True)
     return swarm
 
@@ -127,12 +135,20 @@ def _count(swarm: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
     swarm.by_transport[chosen.transport.name] += results["requests"]
     swarm.verdicts[results["verdict"]] += 1
     for entry in results["coverage"]:
-        if entry["name"].startswith("fault "):
-            swarm.hits[entry["name"].removeprefix("fault ").partition(":")[0]] += int(entry["seen"])
+        if entry["name"].startswith(_FAULT) and entry["seen"]:
+            swarm.hits[entry["name"].removeprefix(_FAULT).partition(":")[0]] += int(entry["seen"])
     for anomaly in results["anomalies"]:
         swarm.anomalies[anomaly["name"]] += anomaly["count"]
-    if results["verdict"] != "valid":
+    if _wrong(results):
         swarm.bad.append(_bad(chosen.faults, results))
+
+
+def _wrong(results: dict[str, Any]) -> bool:
+    """Something is wrong with a run, or with what it saw, other than a fault that had no occasion: that is judged over all runs."""
+    if results["verdict"] != "unknown":
+        return bool(results["verdict"] == "invalid")
+    short = [entry for entry in results["coverage"] if not entry["met"] and not entry["name"].startswith(_FAULT)]
+    return bool(short or results["not_checked"]) or not results["complete"]
 
 
 def _bad(faults: Sequence[str], results: dict[str, Any]) -> dict[str, Any]:

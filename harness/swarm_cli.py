@@ -44,7 +44,7 @@ def swarm(
     kill: bool,
     as_json: bool,
 ) -> None:
-    """Run after run with a random mixture of faults; exit 1 for any anomaly, 3 where a fault never fired."""
+    """Run after run with a random mixture of faults; exit 1 for any anomaly, 3 where a kind of fault never came by in all of them."""
     for option, value in (("--requests", requests), ("--seed", seed)):
         if not value.isdecimal():
             raise FieldError(option, value, "a whole number")
@@ -55,8 +55,7 @@ def swarm(
         print(json.dumps(result.to_dict(), indent=1))
     else:
         _print(result)
-    bad = EXIT_INVALID if result.anomalies else EXIT_UNKNOWN if result.verdicts["unknown"] else EXIT_VALID
-    context.exit(bad)
+    context.exit(EXIT_INVALID if result.anomalies else EXIT_UNKNOWN if result.bad or result.never else EXIT_VALID)
 
 
 def _tell(swarm_: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
@@ -73,6 +72,8 @@ def _print(result: Swarm) -> None:
     )
     print(f"verdicts {dict(result.verdicts)}; anomalies {dict(result.anomalies) or 'none'}")
     print("injected: " + ", ".join(f"{name} {count}" for name, count in sorted(result.hits.items())))
+    if result.never:
+        print(f"never injected: {', '.join(result.never)}")
     for bad in result.bad:
         print(
             f"{bad['verdict']}: {bad['folder']}: {' '.join(bad['faults'])}: {bad['anomalies'] or 'missing: ' + ', '.join(bad['missing'])}"

@@ -8,7 +8,7 @@ buffers, so that a field it does not set still holds what its slot's previous ow
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +105,7 @@ class PrefillMachine:
         self._seal = self.guards.row_digest or self.guards.kv_digest
         self._digest_kv = settings.record or self.guards.kv_digest
         self.late_messages = 0
-        self._ended: dict[int, int] = {}
+        self._ended: OrderedDict[int, int] = OrderedDict()
         """Room to the tenure that it had, 0 for none; in order of their ends."""
         self._now = self._next_sweep = 0.0
         self._kv = [self._kv_view(lease) for lease in range(spec.slots)]
@@ -233,7 +233,9 @@ class PrefillMachine:
         if remember or self.guards.remember_rooms:
             self._ended[room] = tenure
             if len(self._ended) > ENDED_MAX:
-                del self._ended[next(iter(self._ended))]
+                self._ended.popitem(
+                    last=False
+                )  # a plain dict would look for its first entry among the gaps of those gone
 
     def lose_decode(self, decode: int) -> None:
         """A decode node is gone, and its channel closed: forget its rooms and what they hold."""
@@ -306,11 +308,16 @@ class PrefillMachine:
                 sums = self._sums_as_sent(row, lease, mask)
             payload.seal(row, sums, tenure, digest)
         if self._observe:
-            made = payload.tags(sums if self.guards.clear_optional or not self._seal else payload.sums(row))
+            made = self._tags(sender, row, sums)
             if self._leads or not self._last:
                 verb = _MADE if self._leads else _PLACEHOLDER
                 self.record.row(verb, sender.room, lease, tenure, mask, digest >> 32, sender.room, made)
         self._set_buf(row, lease, mask)
+
+    def _tags(self, sender: Sender, row: Any, sums: list[int]) -> list[int]:
+        """Nine fingerprints of what the request must get; `sums` are those of `row`, but for fields that it does not use."""
+        del sender
+        return self.payload.tags(sums if self.guards.clear_optional or not self._seal else self.payload.sums(row))
 
     def _sums_as_sent(self, row: Any, lease: int, mask: int) -> list[int]:
         """Sums over the row as it will be sent: fields that are not set keep what the lease's last owner left."""

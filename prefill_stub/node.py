@@ -32,6 +32,7 @@ class PrefillNode(Shell):
 
     machine: PrefillMachine | None = None
     _memory: Memory | None = None
+    _machine_kind = PrefillMachine
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate prefill's own buffers and build the machine; sessions come from decode."""
@@ -41,7 +42,7 @@ class PrefillNode(Shell):
         self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
         buffers = Buffers(self._memory, layout)
         self._streams = streams
-        self.machine = PrefillMachine(
+        self.machine = self._machine_kind(
             self.index, settings, buffers, Payload(layout), streams("main"), time.monotonic_ns
         )
         self._channels: dict[int, Channel] = {}
@@ -104,7 +105,7 @@ class PrefillNode(Shell):
                 if self._writes is None or not self._writes.completed(sender):
                     machine.settle(sender, ok=ok)  # type: ignore[arg-type]
             busy = busy or channel.busy
-        if self._writes is not None or self._aborts.any or self.messages is not None:
+        if not self._plain():
             return min(self._step_with_faults(machine, now), 1 if busy else 50)
         out = machine.out
         at = 0
@@ -121,6 +122,10 @@ class PrefillNode(Shell):
                     outbox.send(action)
         out.clear()
         return 1 if busy else 50
+
+    def _plain(self) -> bool:
+        """Whether messages can go straight into the outboxes."""
+        return self._writes is None and not self._aborts.any and self.messages is None
 
     def _write(self, machine: PrefillMachine, write: Write) -> None:
         if machine.may_issue(write.key):  # type: ignore[arg-type]

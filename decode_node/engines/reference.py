@@ -5,7 +5,7 @@ Sans-I/O: no socket, clock or sleep. It reads its own memory, which is what a po
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class ReferenceEngine:
         self.waiting: deque[Handoff] = deque()
         self.holding: dict[int, Handoff] = {}
         self._using: deque[tuple[float, Handoff]] = deque()
-        self._ended: dict[int, int] = {}
+        self._ended: OrderedDict[int, int] = OrderedDict()
         """Room to request index of what has ended, in order of their ends."""
         self._absent: set[int] = set()
         self._ranks = settings.ranks
@@ -335,7 +335,9 @@ class ReferenceEngine:
         if self.guards.remember_rooms:
             self._ended[handoff.room] = handoff.index
             if len(self._ended) > ENDED_MAX:
-                del self._ended[next(iter(self._ended))]
+                self._ended.popitem(
+                    last=False
+                )  # a plain dict would look for its first entry among the gaps of those gone
 
     def _end(self, handoff: Handoff, *, hold: bool) -> None:
         """Release now, or when the writer has drained."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from decode_node.engine import Action
+from decode_node.mixed import Places
 from harness.history.event import HIDDEN_MASK, Finding, Reason, Resource, Role, Verb, Wants
 from harness.history.recorder import Observer
 from harness.hosting.guest import split_layout
@@ -64,7 +65,7 @@ class HostedDecode:
         spec = layout.spec
         utils = release.loaded.utils
         self.payload = Payload(layout)
-        self._cached = release.cached_counts(layout)
+        self.cached = release.cached_counts(layout)
         self.kv = torch.zeros((spec.layers, spec.pages, layout.page_words), dtype=torch.int64)
         self._kv_words = self.kv.numpy().view(np.uint64)
         self.buffers = release.buffers(spec.slots, layout, watched_buffers(utils.MetadataBuffers))
@@ -79,6 +80,7 @@ class HostedDecode:
         self._receiver_kind = watched_receiver(release.loaded.find("KVReceiver"), self._on_poll)
         self._resolve = getattr(self.queue, "resolve_deferred_releases", lambda: None)
         self._tenures = [0] * spec.slots
+        self.places = Places()
         self._owners: dict[int, Handoff] = {}
         self.open: dict[int, Handoff] = {}
         self.waiting: deque[Handoff] = deque()
@@ -117,6 +119,9 @@ class HostedDecode:
                 self.waiting.append(handoff)
 
     def _ready(self, handoff: Handoff) -> bool:
+        if handoff.receiver is None and handoff.cancelled:
+            self._end(handoff, Reason.CANCELLED)
+            return False
         if handoff.receiver is None:
             address = self.addresses[handoff.message.prefill]
             handoff.receiver = self.release.receiver(self._receiver_kind, self.manager, address, handoff.room)
@@ -124,7 +129,8 @@ class HostedDecode:
                 return False
         status = int(handoff.receiver.poll())
         if status == FAILED or self._now > handoff.deadline:
-            self._drop(handoff, Reason.PREFILL_FAILED if status == FAILED else Reason.TIMEOUT)
+            failed = Reason.CANCELLED if handoff.cancelled else Reason.PREFILL_FAILED
+            self._drop(handoff, failed if status == FAILED else Reason.TIMEOUT)
         return not handoff.ended and status == WAITING
 
     def _drop(self, handoff: Handoff, reason: Reason) -> None:
@@ -144,6 +150,7 @@ class HostedDecode:
         request = handoff.request
         request.pages, request.metadata_buffer_index = self.pages.take_many(count), slot
         self._owners[slot] = handoff
+        self.places.put(handoff.room, slot, handoff.tenure)
         self.record.event(
             Verb.ALLOC, handoff.room, slot, handoff.tenure, value=room_word(self.buffers, slot), a=count,
             c=handoff.message.prefill,
@@ -155,6 +162,17 @@ class HostedDecode:
         if share(settings.seed, room, ABORTED) < settings.abort_fraction:
             self._to_abort.append((self._now + share(settings.seed, room, ABORT_AT) * settings.hold_ms * 1e-3, handoff))
         return True
+
+    def cancel(self, room: int, now: float) -> None:
+        """The client gave the request up: as SGLang's scheduler does, wherever the request is."""
+        del now
+        handoff = self.open.get(room)
+        if handoff is None:
+            self.late_messages += 1
+            return
+        handoff.cancelled = True
+        if handoff.receiver is not None:
+            handoff.receiver.abort()
 
     def _abort(self) -> None:
         """Clients give up: as SGLang's scheduler does for what is in its transfer queue, tell the receiver."""
@@ -253,7 +271,7 @@ class HostedDecode:
             )  # fmt: skip
         word = self._word_read(slot) if self._has_room else handoff.room
         self.record.row(
-            Verb.COMMIT, handoff.room, slot, tenure, request.mask, digest >> 32, word, request.tags(self._cached)
+            Verb.COMMIT, handoff.room, slot, tenure, request.mask, digest >> 32, word, request.tags(self.cached)
         )
         handoff.ended = True
         del self.open[handoff.room]
@@ -268,7 +286,7 @@ class HostedDecode:
 
     def _use(self, handoff: Handoff) -> None:
         """The request's next decode step reads again what it was handed by reference."""
-        tags = handoff.request.tags(self._cached)
+        tags = handoff.request.tags(self.cached)
         kept = [tag if HIDDEN_MASK >> bit & 1 else 0 for bit, tag in enumerate(tags)]
         self.record.row(Verb.USE, handoff.room, handoff.slot, handoff.tenure, HIDDEN_MASK, 0, 0, kept)
 
@@ -278,6 +296,9 @@ class HostedDecode:
         self.open.pop(handoff.room, None)
         self.record.event(Verb.ABORT, handoff.room, handoff.slot, handoff.tenure, code=reason, value=word)
         self.out.append((_DRIVER, wire.Result(handoff.room, handoff.message.index, int(reason), 0)))
+
+    def gain_prefill(self, prefill: int) -> None:
+        """It has a bootstrap server of its own, which is asked at the first request."""
 
     def lose_prefill(self, prefill: int, now: float, *, dead: bool) -> None:
         """SGLang finds out by itself, from its heartbeats."""

@@ -51,6 +51,11 @@ class Watch:
                 self.deaths.append(Death(thread.name, ""))
         return self.deaths
 
+    def forget(self) -> list[Death]:
+        """Deaths so far, which `look` then no longer tells of: somebody brought them about."""
+        found, self.deaths = self.look(), []
+        return found
+
     def close(self) -> None:
         """Put the hook back."""
         threading.excepthook = self._next_hook

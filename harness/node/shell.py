@@ -28,6 +28,7 @@ from harness.faults.queues import Queues
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.node import heap
 from harness.node.address import host_of
 from harness.node.post import Inbox, Outbox
 from harness.protocol import wire
@@ -342,6 +343,7 @@ class Shell:
             self.settings, self.streams = settings, streams
         except (HandoffError, msgspec.MsgspecError, OSError, RuntimeError) as problem:
             error = f"{type(problem).__name__}: {problem}"[:2000]
+        heap.freeze()
         self._answer = None
         if error:
             self.answer(error)

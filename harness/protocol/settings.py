@@ -37,6 +37,7 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True):
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whose hand-off a node runs: `reference` is ours, anything else is a released engine's, in the folders named here.
 
+    `side`: which role the engine is hosted for; a reference node of the other role speaks the engine's own protocol.
     `transfer_nice`: niceness of the transfer engine's threads on decode. `first` are put first on the module search path, `last` behind everything else. `backend`: the engine's own transfer backend.
     """
 
@@ -45,8 +46,18 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     last: list[str] = []
     backend: str = ""
     transfer_nice: int = 0
+    side: Literal["both", "prefill", "decode"] = "both"
     own: str = ""
     """A plugin's decode engine, between the reference's nodes."""
+
+    @property
+    def hosted(self) -> bool:
+        """Whether a released engine takes part at all."""
+        return self.name != "reference"
+
+    def hosts(self, role: Literal["prefill", "decode"]) -> bool:
+        """Whether nodes of `role` host it."""
+        return self.hosted and self.side in {"both", role}
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -235,10 +235,14 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, tag=25):
 
 
 class Rendezvous(msgspec.Struct, frozen=True, array_like=True, tag=26):
-    """Prefill to decode, in answer to a Session: where a hosted engine's own bootstrap server listens, `host:port`."""
+    """Prefill to decode, in answer to a Session: where a hosted engine's own bootstrap server listens, `host:port`.
+
+    `meeting`: what a reference decode must know of a hosted prefill beside that.
+    """
 
     prefill: I32
     address: Annotated[str, Meta(max_length=500)]
+    meeting: Annotated[bytes, Meta(max_length=4096)] = b""
 
 
 Message = (

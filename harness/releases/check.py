@@ -20,6 +20,9 @@ MEANINGS = {
     "late-write": "a write that outlives its aborted request reaches the next owner of slot or page",
     "success-after-failed": "Success after Failed: the failed room counts as transferred",
     "cleared-room-revived": "Success for a cleared room: the room is in the table again, for good",
+    "abort-forgotten": "an abort that reaches prefill before the request is forgotten: prefill waits for nothing, until a time-out",
+    "lookup-race": "prefill clears a room between two look-ups of its transfer thread: the thread dies, and so does all that it would have sent",
+    "mixed-frames": "an abort is acknowledged while a status is sent: their frames mix on one socket, and decode's receive thread dies",
 }
 """What `yes` means for each hole."""
 
@@ -27,14 +30,21 @@ MEANINGS = {
 def check_release(name: str, timeout_s: float) -> dict[str, Any]:
     """Check one release: a version of SGLang or `path:DIR`; raises FieldError for a name that is neither.
 
-    Keys: `found` (hole to bool), `problems` (check to reason), `dead_threads`, `error` (why nothing could be checked), `seconds`.
+    Keys: `found` (hole to bool), `problems` (check to reason), `provoked` (hole to the thread that died of it), `dead_threads` (other ones), `error` (why nothing could be checked), `seconds`.
     """
     engine = hosted.parse(name if ":" in name or "==" in name else f"{hosted.SGLANG}=={name}")
     command = [sys.executable, "-m", PROGRAM]
     for option, folders in (("--first", hosted.first_folders(engine)), ("--last", hosted.base_folders(engine))):
         for folder in folders:
             command += [option, folder]
-    empty: dict[str, Any] = {"found": {}, "problems": {}, "dead_threads": [], "error": "", "seconds": 0.0}
+    empty: dict[str, Any] = {
+        "found": {},
+        "problems": {},
+        "provoked": {},
+        "dead_threads": [],
+        "error": "",
+        "seconds": 0.0,
+    }
     try:
         return empty | _run(command, timeout_s)
     except HandoffError as error:

@@ -6,20 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.version import InvalidVersion, Version
 
 from harness import extension
-from harness.errors import FieldError, HarnessError
+from harness.errors import FieldError, UnavailableError
+from harness.faults.catalogue import parse_all
+from harness.faults.reach import out_of_reach
+from harness.protocol import guards as guard_table
 from harness.protocol.settings import EngineSettings
 from harness.releases import overlay
 
 REFERENCE = "reference"
 SGLANG = "sglang"
-ALLOWED = "reference, sglang==VERSION, or path:DIR with a folder that holds sglang"
+ALLOWED = "reference, sglang==VERSION, or path:DIR with a folder that holds sglang; decode= or prefill= before it: that side alone"
+Side = Literal["both", "prefill", "decode"]
 BASE = (
     "aiohttp==3.14.5", "aiohappyeyeballs==2.7.1", "aiosignal==1.4.0", "annotated-types==0.8.0", "attrs==26.1.0",
     "certifi==2026.10.19.post1", "charset-normalizer==3.5.3", "dill==0.4.1", "frozenlist==1.8.0", "idna==3.20",
@@ -35,12 +39,13 @@ It lies in an overlay of its own and not among the project's dependencies: nothi
 
 @dataclass(frozen=True)
 class Engine:
-    """A parsed name. `version` and `folder`: one of them, or neither for the reference."""
+    """A parsed name. `version` and `folder`: one of them, or neither for the reference. `side`: where it is hosted; the other is the reference."""
 
     name: str
     package: str = ""
     version: str = ""
     folder: Path | None = None
+    side: Side = "both"
     own: bool = False
     """A plugin's decode engine, which stands where the reference's would."""
 
@@ -56,6 +61,12 @@ def parse(name: str) -> Engine:
         return Engine(name)
     if name in extension.active().engines:
         return Engine(name, own=True)
+    side, equals, rest = name.partition("=")
+    if side in MIXED and equals and not rest.startswith("="):
+        engine = parse(rest)
+        if not engine.hosted or engine.side != "both":
+            raise FieldError("engine.name", name, ALLOWED)
+        return replace(engine, name=f"{side}={engine.name}", side=side)  # type: ignore[arg-type]
     if name.startswith("path:"):
         folder = Path(name.removeprefix("path:")).expanduser().absolute()
         return Engine(f"path:{folder}", SGLANG, folder=folder)
@@ -69,8 +80,14 @@ def parse(name: str) -> Engine:
     return Engine(name, package, version)
 
 
-BACKENDS = {"mooncake": "mooncake"}
+BACKENDS = {"mooncake": "mooncake", "nixl": "nixl", "nixl-tcp": "nixl", "nixl-shm": "nixl"}
 """Transports that an engine brings a backend for, and the name that it gives it."""
+MIXED = {"decode": "tcp", "prefill": "tcp"}
+"""Sides that can be hosted alone, and the transport of ours that then moves the bytes."""
+BEYOND_THE_ROW = ("row_digest", "kv_digest", "tenure_on_writes")
+"""Guards of decode that need what no released prefill sends."""
+MIXED_BACKEND = "mooncake"
+"""The engine's backend that a hosted side alone runs: its status is a message of its own, so that everything can overtake everything."""
 UNOBSERVED = (
     "foreign-write and late-write: the engine moves its bytes itself",
     "dirty-slot: nothing is promised for an engine that is not ours",
@@ -87,8 +104,9 @@ def settings(name: str, transport: str, transfer_nice: int = 0) -> EngineSetting
         name=engine.name,
         first=first_folders(engine),
         last=base_folders(engine),
-        backend=BACKENDS[transport],
+        backend=BACKENDS.get(transport, MIXED_BACKEND),
         transfer_nice=transfer_nice,
+        side=engine.side,
     )
 
 
@@ -100,22 +118,52 @@ def check(scenario: Any) -> None:
             if value := getattr(scenario.workload, name):
                 raise FieldError(f"workload.{name}", value, "0 with the reference: it is for released engines")
         return
-    transport, memory = scenario.transport, scenario.engine
-    if transport.name not in BACKENDS:
-        allowed = " or ".join(BACKENDS) + f": {engine.name} brings its own backend for each"
-        raise FieldError("transport.name", transport.name, allowed)
+    memory = scenario.engine
     if memory.page_bytes % 16 or memory.page_bytes < 32:
         raise FieldError(
             "engine.page_bytes", memory.page_bytes, "a multiple of 16, at least 32: keys and values share it"
         )
-    fixed = (
-        ("planes", scenario.planes, "split"), ("engine.slot_policy", memory.slot_policy, "fifo"),
-        ("transport.late_fraction", transport.late_fraction or 0.0, 0.0), ("transport.ack", transport.ack, False),
-        ("transport.connections", transport.connections, 1), ("transport.reorder", transport.reorder, "none"),
-    )  # fmt: skip
+    _only(engine, (("planes", scenario.planes, "split"), ("engine.slot_policy", memory.slot_policy, "fifo")))
+    (_check_both if engine.side == "both" else _check_mixed)(engine, scenario)
+    for fault in parse_all(scenario.faults):
+        if why := out_of_reach(fault, engine.side):
+            raise FieldError("fault", fault.text, f"another one: {why}, and that is {engine.name}'s own code")
+
+
+def _only(engine: Engine, fixed: Sequence[tuple[str, Any, Any]]) -> None:
+    """Raise FieldError for the first (field, value, the only value there is) that has another."""
     for field, value, only in fixed:
         if value != only:
             raise FieldError(field, value, f"{only}: {engine.name} decides that itself")
+
+
+def _check_both(engine: Engine, scenario: Any) -> None:
+    """The engine moves its bytes itself."""
+    transport = scenario.transport
+    if transport.name not in BACKENDS:
+        allowed = " or ".join(BACKENDS) + f": {engine.name} brings its own backend for each"
+        raise FieldError("transport.name", transport.name, allowed)
+    fixed = (
+        ("transport.late_fraction", transport.late_fraction or 0.0, 0.0), ("transport.ack", transport.ack, False),
+        ("transport.connections", transport.connections, 1), ("transport.reorder", transport.reorder, "none"),
+    )  # fmt: skip
+    _only(engine, fixed)
+
+
+def _check_mixed(engine: Engine, scenario: Any) -> None:
+    """Our own transport moves the bytes, and everything about it can be set."""
+    transport, topology = scenario.transport.name, scenario.topology
+    if transport != MIXED[engine.side]:
+        raise FieldError("transport.name", transport, f"{MIXED[engine.side]}: {engine.name} is one side alone")
+    for field in ("prefill_tp", "prefill_pp", "decode_tp"):
+        _only(engine, [(f"topology.{field}", getattr(topology, field), 1)])
+    if engine.side == "prefill":
+        guards = guard_table.parse(scenario.guards)
+        if any(getattr(guards, name) for name in BEYOND_THE_ROW):
+            without = ", ".join(BEYOND_THE_ROW)
+            raise FieldError(
+                "guards", scenario.guards, f"a preset of its generation: {engine.name} sends nothing for {without}"
+            )
 
 
 def fetch(name: str, say: Callable[[str], None]) -> None:
@@ -127,10 +175,10 @@ def fetch(name: str, say: Callable[[str], None]) -> None:
     base_folders(engine)
 
 
-def not_checked(found: list[str]) -> list[str]:
-    """`found`, what the history could not show, with what no hosted run can show."""
+def not_checked(found: list[str], side: Side = "both") -> list[str]:
+    """`found`, what the history could not show, with what no run can show that hosts `side`: a target of ours sees every write."""
     told = [line for line in found if "LANDED" not in line]
-    return [*told, *UNOBSERVED]
+    return [*told, *{"both": UNOBSERVED, "decode": UNOBSERVED[1:], "prefill": ()}[side]]
 
 
 def first_folders(engine: Engine) -> list[str]:
@@ -143,7 +191,7 @@ def first_folders(engine: Engine) -> list[str]:
 
 
 def base_folders(engine: Engine) -> list[str]:
-    """Folders with what the engine needs of others; raises HarnessError when the cache holds other versions."""
+    """Folders with what the engine needs of others; raises UnavailableError when the cache holds other versions."""
     if not engine.hosted:
         return []
     head, *rest = BASE
@@ -151,7 +199,7 @@ def base_folders(engine: Engine) -> list[str]:
     folder = overlay.install(distribution, version, extra=rest)
     missing = missing_of(folder, BASE)
     if missing:
-        raise HarnessError(f"{folder}: has not {', '.join(missing)}; remove that folder to have it fetched again")
+        raise UnavailableError(f"{folder}: has not {', '.join(missing)}; remove that folder to have it fetched again")
     return [str(folder)]
 
 

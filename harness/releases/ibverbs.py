@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from harness.errors import HarnessError
+from harness.errors import UnavailableError
 from harness.releases.overlay import cache_folder
 
 LIBRARIES = ("libnl-3.so.200", "libnl-route-3.so.200", "libibverbs.so.1")
@@ -25,20 +25,20 @@ HELP = "libibverbs.so.1 is missing, which Mooncake needs: install the package li
 
 
 def load() -> None:
-    """Load it into this process for libraries that come later; raises HarnessError (one line) where it is not to be had."""
+    """Load it into this process for libraries that come later; raises UnavailableError (one line) where it is not to be had."""
     for folder in (None, _folder()):
         with contextlib.suppress(OSError):
             for name in LIBRARIES if folder else LIBRARIES[-1:]:
                 ctypes.CDLL(str(folder / name) if folder else name, mode=ctypes.RTLD_GLOBAL)
             return
-    raise HarnessError(HELP)
+    raise UnavailableError(HELP)
 
 
 def ensure() -> None:
-    """See that `load` will work, in this process and others; fetches Debian's packages where it would not. Raises HarnessError."""
+    """See that `load` will work, in this process and others; fetches Debian's packages where it would not. Raises UnavailableError."""
     try:
         load()
-    except HarnessError:
+    except UnavailableError:
         _fetch()
         load()
 
@@ -57,9 +57,9 @@ def _fetch() -> None:
                     _unpack(Path(part))
                     (Path(part) / "lib").rename(folder)
     except FileNotFoundError as error:
-        raise HarnessError(f"{HELP}; it cannot be fetched here: {error.filename} is not there") from error
+        raise UnavailableError(f"{HELP}; it cannot be fetched here: {error.filename} is not there") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise HarnessError(f"{HELP}; it could not be fetched: {_line(error)}") from error
+        raise UnavailableError(f"{HELP}; it could not be fetched: {_line(error)}") from error
 
 
 def _unpack(part: Path) -> None:

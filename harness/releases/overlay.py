@@ -21,20 +21,22 @@ from filelock import FileLock, Timeout
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from harness.errors import FieldError, HandoffError, HarnessError
+from harness.errors import FieldError, HandoffError, UnavailableError
 
 INSTALL_TIMEOUT_S = 900.0
 """Bound of one installation, the download included; also of the wait for another process that installs the same one."""
 VERSIONS_SHOWN = 12
-_PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 _INSTALL = ("install", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "2", "--timeout", "30")
 DIES_WITH_US = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
 """What a Python child runs first: the kernel ends it when its starting thread ends, SIGKILL included: PR_SET_PDEATHSIG outlives an exec."""
+FULL = "the disk is full"
 _CAUSES = (
-    ("No space left on device", "the disk is full"),
-    ("Disk quota exceeded", "the disk is full"),
+    ("No space left on device", FULL),
+    ("Disk quota exceeded", FULL),
+    ("File too large", "a limit on the size of files (ulimit -f) is lower than it needs"),
     ("No module named pip", "this Python has no pip; get it with: python -m ensurepip"),
     ("Temporary failure in name resolution", "no package index can be reached: no network"),
     ("Failed to establish a new connection", "no package index can be reached: no network"),
@@ -42,6 +44,8 @@ _CAUSES = (
     ("BadZipFile", "its wheel is broken"),
     ("is invalid", "its wheel is broken"),
     ("not a valid wheel", "its wheel is broken"),
+    ("Bad CRC-32", "its wheel is broken"),
+    ("while decompressing data", "its wheel is broken"),
     ("DO NOT MATCH THE HASHES", "its wheel is broken"),
 )
 """What pip says, and what that means; the first that is found counts."""
@@ -71,7 +75,7 @@ def installed(distribution: str) -> list[str]:
 def install(distribution: str, version: str, *, extra: Sequence[str] = ()) -> Path:
     """Install `distribution==version` unless it is there; returns its folder. `extra`: further arguments for pip.
 
-    Raises FieldError for a version that does not exist, HarnessError (one line) when it cannot be fetched or written.
+    Raises FieldError for a version that does not exist, UnavailableError (one line) when it cannot be fetched or written.
     """
     folder = _folder(distribution, version)
     if folder.is_dir():
@@ -83,9 +87,11 @@ def install(distribution: str, version: str, *, extra: Sequence[str] = ()) -> Pa
             if not folder.is_dir():
                 _install(folder, wanted, extra)
     except Timeout as error:
-        raise HarnessError(f"{wanted}: another process has been installing it for {INSTALL_TIMEOUT_S:g} s") from error
+        raise UnavailableError(
+            f"{wanted}: another process has been installing it for {INSTALL_TIMEOUT_S:g} s"
+        ) from error
     except OSError as error:
-        raise HarnessError(f"{wanted}: cannot be written to {folder.parent}: {error.strerror or error}") from error
+        raise UnavailableError(f"{wanted}: cannot be written to {folder.parent}: {error.strerror or error}") from error
     return folder
 
 
@@ -96,27 +102,32 @@ def _install(folder: Path, wanted: str, extra: Sequence[str]) -> None:
         shutil.rmtree(left, ignore_errors=True)
     part = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
     try:
-        _run_pip(wanted, [*_PIP, *_INSTALL, "--target", str(part), *extra, wanted])
-        _verify(part, wanted)
-        part.chmod(0o755)
-        part.rename(folder)
+        target, temporary = part / "target", part / "tmp"
+        target.mkdir()
+        temporary.mkdir()
+        _run_pip(wanted, [*PIP, *_INSTALL, "--target", str(target), *extra, wanted], temporary)
+        _verify(target, wanted)
+        target.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _run_pip(wanted: str, arguments: list[str]) -> None:
-    """Run pip with a bound; raises the one line that says why it failed."""
+def _run_pip(wanted: str, arguments: list[str], temporary: Path) -> None:
+    """Run pip with a bound; raises the one line that says why it failed.
+
+    What pip unpacks goes to `temporary`: a pip that is killed leaves it, and there the next installation sweeps it away.
+    """
     command = [sys.executable, "-c", DIES_WITH_US, *arguments]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", start_new_session=True,
+        errors="replace", start_new_session=True, env={**os.environ, "TMPDIR": str(temporary)},
     ) as process, _ended(process):  # fmt: skip
         try:
             said, _ = process.communicate(timeout=INSTALL_TIMEOUT_S)
         except subprocess.TimeoutExpired as error:
-            raise HarnessError(f"{wanted}: not installed within {INSTALL_TIMEOUT_S:g} s") from error
+            raise UnavailableError(f"{wanted}: not installed within {INSTALL_TIMEOUT_S:g} s") from error
     if process.returncode:
-        raise _explain(wanted, said)
+        raise _explain(wanted, said, temporary)
 
 
 @contextlib.contextmanager
@@ -130,11 +141,11 @@ def _ended(process: subprocess.Popen[str]) -> Iterator[None]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _explain(wanted: str, said: str) -> HandoffError:
-    """One line for pip's output."""
+def _explain(wanted: str, said: str, folder: Path) -> HandoffError:
+    """One line for pip's output; it wrote below `folder`."""
     for text, cause in _CAUSES:
         if text in said:
-            return HarnessError(f"{wanted}: cannot be installed: {cause}")
+            return UnavailableError(f"{wanted}: cannot be installed: {cause}{_room(folder) if cause == FULL else ''}")
     distribution, _, version = wanted.partition("==")
     _, listed, rest = said.partition("(from versions: ")
     versions = [name for name in rest.partition(")")[0].split(", ") if _is_version(name)]
@@ -142,20 +153,27 @@ def _explain(wanted: str, said: str) -> HandoffError:
         versions = versions[-VERSIONS_SHOWN:]
         return FieldError(f"version of {distribution}", version, "one of " + ", ".join(versions))
     if listed:
-        return HarnessError(f"{wanted}: cannot be installed: no package index has it, or none can be reached")
+        return UnavailableError(f"{wanted}: cannot be installed: no package index has it, or none can be reached")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
-    return HarnessError(f"{wanted}: cannot be installed: {(errors or lines or ['pip gave no reason'])[-1][:300]}")
+    if errors[-1:] == ["Exception:"]:  # a traceback of pip's own: its last line says what it was
+        errors = lines
+    return UnavailableError(f"{wanted}: cannot be installed: {(errors or lines or ['pip gave no reason'])[-1][:300]}")
+
+
+def _room(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free >> 20
+    return f": {cache_folder()} has {free} MiB free, which is not enough; HANDOFF_CACHE names another folder"
 
 
 def _verify(part: Path, wanted: str) -> None:
-    """Raise HarnessError unless `part` holds what was wanted."""
+    """Raise UnavailableError unless `part` holds what was wanted."""
     name, _, version = wanted.partition("==")
     for found in distributions(path=[str(part)]):
         known = found.metadata["Name"]
         if known and canonicalize_name(known) == name and _same(found.version, version):
             return
-    raise HarnessError(f"{wanted}: cannot be installed: pip reported success, but it is not there")
+    raise UnavailableError(f"{wanted}: cannot be installed: pip reported success, but it is not there")
 
 
 def _same(one: str, other: str) -> bool:

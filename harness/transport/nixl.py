@@ -38,13 +38,13 @@ TRANSFER_TIMEOUT_S = 30.0
 """NIXL has none: a transfer to a stopped peer stays in progress for ever."""
 SPINS = 200
 """Looks at a transfer before its thread begins to sleep in between."""
-_USER_PLANE = os.environ.get("UCX_TLS")
+USER_PLANE = os.environ.get("UCX_TLS")
 
 
 def _agent(version: str, plane: str) -> Any:
     """An agent with a name of its own; raises HarnessError when the release cannot be loaded or UCX does not start."""
     api = engines.load(NAME, version)
-    os.environ["UCX_TLS"] = _USER_PLANE or PLANES[plane]
+    os.environ["UCX_TLS"] = USER_PLANE or PLANES[plane]
     settings = api.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=["UCX"])
     with _explained(f"{NAME}=={version}: no agent"):
         agent = api.nixl_agent(f"handoff-{os.getpid()}-{secrets.token_hex(8)}", settings)

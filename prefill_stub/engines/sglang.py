@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.history.event import Resource, Verb
+from harness.history.event import ROOM_BIT, Resource, Verb
 from harness.history.recorder import Observer
 from harness.hosting.guest import split_layout
 from harness.hosting.ports import free_port
@@ -21,7 +21,8 @@ from harness.hosting.sglang.answers import LOOPBACK
 from harness.hosting.sglang.release import Release
 from harness.hosting.sglang.request import Request
 from harness.protocol import wire
-from harness.protocol.payload import Payload
+from harness.protocol.layout import Layout
+from harness.protocol.payload import Payload, Words
 from harness.protocol.rooms import share
 from harness.protocol.settings import NodeSettings
 
@@ -37,6 +38,18 @@ class Sending:
         """Without a slot."""
         self.request, self.sender = request, sender
         self.posted_ns = 0
+
+
+def sent_row(buffers: Any, request: Request, layout: Layout) -> Words:
+    """The row of `layout` that `buffers`, the release's, hold for `request`: uint64; fields that it does not use are zero."""
+    parts = []
+    for bit, field in enumerate(layout.fields):
+        tensor: Any = getattr(buffers, field.name, None)
+        if tensor is None or not (request.mask | ROOM_BIT) >> bit & 1:
+            parts.append(np.zeros(field.row_bytes, np.uint8))
+        else:
+            parts.append(tensor[request.metadata_buffer_index].view(torch.uint8).numpy())
+    return np.concatenate(parts).view(np.uint64)
 
 
 class HostedPrefill:
@@ -59,6 +72,8 @@ class HostedPrefill:
         self.address = f"{LOOPBACK}:{port}"
         self.manager = release.manager("prefill", list(self.kv), self.buffers, port)
         self.rooms: dict[int, Sending] = {}
+        self.room_of = [0] * size.slots
+        """Who has each slot, or had it last."""
         self.bootstrapping: deque[Sending] = deque()
         self.running: list[tuple[float, Sending]] = []
         self.in_flight: deque[Sending] = deque()
@@ -111,6 +126,7 @@ class HostedPrefill:
         if not self.slots.available_size():
             return False
         slot = sending.request.metadata_buffer_index = self.slots.alloc()
+        self.room_of[slot] = sending.request.room
         count = self.settings.prefill_layout.pages_per_request
         sending.request.pages = list(range(slot * count, (slot + 1) * count))
         self.release.begin(sending.sender, sending.request.pages, slot)
@@ -135,9 +151,15 @@ class HostedPrefill:
         pages = self._kv_words[:, request.pages[0] : request.pages[-1] + 1]
         payload.kv(request.room, request.attempt, pages)
         digest = payload.kv_digest(pages)
-        tags = request.tags(self._cached)
-        self.record.row(Verb.MADE, request.room, slot, 0, request.mask, digest >> 32, request.room, tags)
         self.buffers.set_buf(request)
+        tags = self._tags(request)
+        self.record.row(Verb.MADE, request.room, slot, 0, request.mask, digest >> 32, request.room, tags)
+
+    def _tags(self, request: Request) -> list[int]:
+        """What the request must get: what a hosted decode takes from the row, or for our own the whole of what is sent."""
+        if self.settings.engine.hosts("decode"):
+            return request.tags(self._cached)
+        return self.payload.tags(self.payload.sums(sent_row(self.buffers, request, self.layout)))
 
     def _end(self, sending: Sending, status: int) -> None:
         request = sending.request

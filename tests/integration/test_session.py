@@ -74,3 +74,11 @@ def test_nodes_outlive_a_driver_that_is_silent_between_two_runs(tmp_path: Path) 
         )  # longer than the bound at which a peer is lost
         until(lambda: time.monotonic() > silent_until, "the silence ends")
         assert _run(session, tmp_path, limits__min_window=0)["verdict"] == "valid"
+
+
+def test_a_late_answer_to_a_fault_of_an_ended_run_is_nobodys(tmp_path: Path) -> None:
+    with Session(Topology(), tmp_path / "logs") as session:
+        found = _run(session, tmp_path, limits__min_window=0, faults=["duplicate-room:fraction=0.05"])
+        assert next(entry for entry in found["coverage"] if entry["name"].startswith("fault duplicate-room"))["met"]
+        assert session._driver is not None
+        assert session._driver.nemesis is None  # its stream is closed: it must not record into it

@@ -36,8 +36,10 @@ def test_a_good_release_has_no_hole(tmp_path: Path) -> None:
         ("torn", {"torn-row"}),
         ("unchecked", {"stale-commit", "torn-row"}),
         ("undrained", {"late-write"}),
-        ("resurrects", {"success-after-failed"}),
+        ("resurrects", {"success-after-failed", "abort-forgotten"}),
         ("revives", {"cleared-room-revived"}),
+        ("looks_twice", {"lookup-race"}),
+        ("shares", {"mixed-frames"}),
     ],
 )
 def test_each_bug_is_found(tmp_path: Path, bug: str, holes: set[str]) -> None:

@@ -61,6 +61,7 @@ class KVArgs:
 """
 
 CONN = """
+import queue
 import threading
 import zmq
 from mooncake.engine import TransferEngine
@@ -79,19 +80,55 @@ class MooncakeKVManager:
         self.args, self.mode = args, disaggregation_mode.value
         self.engine = TransferEngine()
         self.request_status = {}
-        self.wanted = {}
+        self.transfer_infos = {}
         self.local_ip = "127.0.0.1"
+        self.socket = zmq.Context().socket(zmq.PULL)
+        self.rank_port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         if self.mode == "decode":
             managers["decode"] = self
-            self.socket = zmq.Context().socket(zmq.PULL)
-            self.rank_port = self.socket.bind_to_random_port("tcp://127.0.0.1")
-            threading.Thread(target=self.receive, name="decode_thread", daemon=True).start()
+            self.to_prefill = {}
+            self.start(self.receive, "decode_thread")
         else:
             managers[f"127.0.0.1:{server_args.disaggregation_bootstrap_port}"] = self
+            self.to_decode, self.lock, self.jobs = None, threading.Lock(), queue.Queue()
+            self.start(self.receive_aborts, "bootstrap_thread")
+            self.start(self.work, "transfer_worker")
+
+    def start(self, target, name):
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def tell(self, *parts):
+        if "shares" in BUGS:
+            self.connect().send_multipart(parts)
+            return
+        with self.lock:
+            self.connect().send_multipart(parts)
+
+    def connect(self):
+        if self.to_decode is None:
+            self.to_decode = zmq.Context.instance().socket(zmq.PUSH)
+            self.to_decode.connect(f"tcp://127.0.0.1:{managers['decode'].rank_port}")
+        return self.to_decode
+
+    def receive_aborts(self):
+        while True:
+            _, room = self.socket.recv_multipart()
+            self.update_status(int(room), KVPoll.Failed)
+            self.tell(b"ABORT_ACK", room)
+
+    def work(self):
+        while True:
+            sender, pages = self.jobs.get()
+            sender.move(pages)
+            if "looks_twice" in BUGS and sender.room in self.request_status:
+                self.check_status(sender.room)
 
     def receive(self):
         while True:
-            room, status, _ = (int(part) for part in self.socket.recv_multipart())
+            message = self.socket.recv_multipart()
+            if message[0] == b"ABORT_ACK":
+                continue
+            room, status, _ = (int(part) for part in message)
             if "dies" in BUGS and room not in self.request_status:
                 raise KeyError(room)
             if "revives" in BUGS or room in self.request_status:
@@ -113,11 +150,16 @@ class MooncakeKVReceiver:
         self.drained = threading.Event()
     def init(self, kv_indices, aux_index=None):
         peer = managers[self.bootstrap_addr]
-        peer.wanted[self.bootstrap_room] = ([int(i) for i in kv_indices], aux_index, self)
+        peer.transfer_infos[self.bootstrap_room] = ([int(i) for i in kv_indices], aux_index, self)
     def poll(self):
         return self.mgr.check_status(self.bootstrap_room)
     def abort(self):
         self.mgr.update_status(self.bootstrap_room, KVPoll.Failed)
+        peer = managers[self.bootstrap_addr]
+        if peer not in self.mgr.to_prefill:
+            self.mgr.to_prefill[peer] = zmq.Context.instance().socket(zmq.PUSH)
+            self.mgr.to_prefill[peer].connect(f"tcp://127.0.0.1:{peer.rank_port}")
+        self.mgr.to_prefill[peer].send_multipart([b"ABORT", str(self.bootstrap_room).encode()])
     def clear(self):
         self.mgr.request_status.pop(self.bootstrap_room, None)
     def failure_exception(self):
@@ -126,17 +168,20 @@ class MooncakeKVReceiver:
 class MooncakeKVSender:
     def __init__(self, mgr, bootstrap_addr, bootstrap_room):
         self.mgr, self.room = mgr, bootstrap_room
-        self.status = KVPoll.Bootstrapping
+        mgr.update_status(self.room, KVPoll.Bootstrapping)
     def poll(self):
-        if self.status == KVPoll.Bootstrapping and self.room in self.mgr.wanted:
-            self.status = KVPoll.WaitingForInput
-        return self.status
+        status = self.mgr.request_status.get(self.room, KVPoll.Failed)
+        if status == KVPoll.Bootstrapping and self.room in self.mgr.transfer_infos:
+            return KVPoll.WaitingForInput
+        return status
+    def clear(self):
+        self.mgr.request_status.pop(self.room, None)
     def init(self, num_kv_indices, aux_index=None):
         self.aux = aux_index
     def send(self, kv_indices):
-        threading.Thread(target=self.move, args=([int(i) for i in kv_indices],), daemon=True).start()
+        self.mgr.jobs.put((self, [int(i) for i in kv_indices]))
     def move(self, mine):
-        theirs, aux, receiver = self.mgr.wanted.pop(self.room)
+        theirs, aux, receiver = self.mgr.transfer_infos.pop(self.room)
         here, there = self.mgr.args, managers["decode"].args
         for name, source, target in (("kv", mine[0], theirs[0]), ("aux", self.aux, aux)):
             sizes = getattr(here, name + "_item_lens")
@@ -144,9 +189,8 @@ class MooncakeKVSender:
                 "", [p + source * n for p, n in zip(getattr(here, name + "_data_ptrs"), sizes)],
                 [p + target * n for p, n in zip(getattr(there, name + "_data_ptrs"), sizes)], sizes)
         receiver.drained.set()
-        if self.room in managers["decode"].request_status:
-            managers["decode"].update_status(self.room, KVPoll.Success)
-        self.status = KVPoll.Success
+        self.mgr.update_status(self.room, KVPoll.Success)
+        self.mgr.tell(*(str(part).encode() for part in (self.room, KVPoll.Success, 0)))
 """
 
 DECODE = """
@@ -212,6 +256,7 @@ class DecodeTransferQueue:
                 self.release(entry)
             else:
                 req.output_ids.append(token[0].item())
+                req.cached_tokens = cached[0].item()
                 if "torn" not in BUGS:
                     self.buffers.output_ids[entry.metadata_buffer_index] = 0
                 self.free(entry)
@@ -227,7 +272,8 @@ def get_global_server_args():
 
 
 def write(folder: Path, *bugs: str) -> Path:
-    """A toy release with `bugs` below `folder`: `stale`, `torn`, `unchecked`, `undrained`, `resurrects`, `revives`, `dies`."""
+    """A toy release with `bugs` below `folder`: `stale`, `torn`, `unchecked`, `undrained`, `resurrects`, `revives`, `dies`,
+    `looks_twice`, `shares`."""
     package = folder / "sglang" / "srt" / "disaggregation"
     for part in ("base", "mooncake"):
         (package / part).mkdir(parents=True)

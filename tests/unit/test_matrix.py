@@ -17,6 +17,7 @@ from harness.cli import _run
 from harness.errors import FieldError, HarnessError, UsageError
 from harness.releases import bisect as bisects
 from harness.releases import cells as cells_
+from harness.releases import fetch
 from harness.releases import matrix as matrices
 from harness.releases.cells import Cell, Runner
 from harness.releases.probe import Probe
@@ -42,7 +43,8 @@ if release in {"0.0.4", "0.0.5"}:
 bad = release in {"0.5.9", "0.5.10", "0.5.12"}
 anomalies = [{"name": "false-abort", "count": 30}, {"name": "crash", "count": 1}] if bad else []
 print(json.dumps({
-    "verdict": "invalid" if bad else "valid", "requests": 1000, "false_aborts": 30 if bad else 0, "wrong_data": 0, "hung": 0, "leaked": 0,
+    "verdict": "invalid" if bad else "unknown" if release == "0.0.6" else "valid", "requests": 1000,
+    "window_opened": {"0.0.6": 2, "0.0.7": 0}.get(release, 20), "false_aborts": 30 if bad else 0, "wrong_data": 0, "hung": 0, "leaked": 0,
     "anomalies": anomalies, "versions": {"python": "3"}, "machine": {"system": "L", "release": "6", "arch": "x", "cores": 2}}))
 sys.exit(1 if bad else 0)
 """
@@ -203,6 +205,39 @@ def test_a_probe_asks_until_it_sees_it_or_often_enough(tmp_path: Path) -> None:
     assert Probe(_runner(tmp_path), "mooncake", [], "any", 1)("0.5.9")
     with pytest.raises(HarnessError, match=r"0.0.2, mooncake: failed: .*decode-0 ended"):
         probe("0.0.2")
+    assert probe.asked["0.5.9"].sentence.startswith("30 of 1000 (95 %: 2.11 % to 4.25 %) in 1 run; 20 saw")
+    assert probe.asked["0.5.13"].sentence.startswith("none of 3000 (95 %: below 0.1 %) in 3 runs; 60 saw")
+
+
+@pytest.mark.parametrize(
+    ("release", "anomaly", "judged"), [("0.0.6", "any", False), ("0.0.7", "torn", False), ("0.0.7", "hang", True)]
+)
+def test_a_run_in_which_the_race_could_not_show_is_no_proof(
+    tmp_path: Path, release: str, anomaly: str, judged: bool
+) -> None:
+    probe = Probe(_runner(tmp_path), "mooncake", [], anomaly, 2)
+    if judged:
+        assert not probe(release)
+        assert len(probe.runner.results) == 2
+        return
+    with pytest.raises(HarnessError, match=r"cannot be judged: in 4 runs the race could not have shown"):
+        probe(release)
+    assert len(probe.runner.results) == 4
+
+
+def test_everything_is_fetched_before_the_first_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(fetch.hosted, "fetch", lambda name, _: said.append(name))
+    monkeypatch.setattr(fetch.engines, "there", lambda *release: release != ("mooncake", "0.3.9"))
+    monkeypatch.setattr(fetch.engines, "ensure", lambda name, version: said.append(f"{name}=={version}"))
+    cells = matrices.plan(["0.5.9", "path:/x"], ["mooncake==0.3.9", "mooncake", "nixl-tcp==1.5.1", "gloo"], [])
+    fetch.fetch(cells, said.append)
+    assert said == [
+        "sglang==0.5.9", "path:/x", "fetching mooncake==0.3.9", "mooncake==0.3.9",
+        f"mooncake=={fetch.engines.ENGINES['mooncake'].default}", "nixl==1.5.1",
+    ]  # fmt: skip
+    with pytest.raises(FieldError):
+        fetch.fetch(matrices.plan(["0.5.9"], ["gloo==1"], []), said.append)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from harness.errors import FieldError, HarnessError
+from harness.errors import FieldError, UnavailableError, UsageError
 from harness.releases import overlay
 
 NAME = "mooncake-transfer-engine-non-cuda"
@@ -32,7 +33,7 @@ class Pip:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.script = folder / "fake_pip.py"
-        monkeypatch.setattr(overlay, "_PIP", (str(self.script),))
+        monkeypatch.setattr(overlay, "PIP", (str(self.script),))
 
     def does(self, text: str) -> None:
         self.script.write_text(text)
@@ -88,47 +89,79 @@ def test_versions_are_listed_in_their_order_and_half_ones_are_not(pip: Pip) -> N
         ),
         (
             "ERROR: Could not find a version that satisfies the requirement x==1.0 (from versions: none)",
-            HarnessError,
+            UnavailableError,
             f"{NAME}==1.0: cannot be installed: no package index has it, or none can be reached",
         ),
         (
             "WARNING: Retrying: Failed to establish a new connection: refused\n(from versions: none)",
-            HarnessError,
+            UnavailableError,
             f"{NAME}==1.0: cannot be installed: no package index can be reached: no network",
         ),
         (
             "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",
-            HarnessError,
-            f"{NAME}==1.0: cannot be installed: the disk is full",
+            UnavailableError,
+            f"{NAME}==1.0: cannot be installed: the disk is full: CACHE has 7 MiB free, which is not enough; HANDOFF_CACHE names another folder",
         ),
         (
             "ERROR: Wheel 'x' located at /x.whl is invalid.",
-            HarnessError,
+            UnavailableError,
             f"{NAME}==1.0: cannot be installed: its wheel is broken",
         ),
         (
+            "ERROR: Exception:\nTraceback (most recent call last):\nzlib.error: Error -3 while decompressing data: invalid block type",
+            UnavailableError,
+            f"{NAME}==1.0: cannot be installed: its wheel is broken",
+        ),
+        (
+            "OSError: [Errno 27] File too large: 'x'",
+            UnavailableError,
+            f"{NAME}==1.0: cannot be installed: a limit on the size of files (ulimit -f) is lower than it needs",
+        ),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\nSomeError: of pip's own",
+            UnavailableError,
+            f"{NAME}==1.0: cannot be installed: SomeError: of pip's own",
+        ),
+        (
             "/usr/bin/python: No module named pip",
-            HarnessError,
+            UnavailableError,
             f"{NAME}==1.0: cannot be installed: this Python has no pip; get it with: python -m ensurepip",
         ),
-        ("what\nERROR: something else\nhint", HarnessError, f"{NAME}==1.0: cannot be installed: something else"),
-        ("", HarnessError, f"{NAME}==1.0: cannot be installed: pip gave no reason"),
+        ("what\nERROR: something else\nhint", UnavailableError, f"{NAME}==1.0: cannot be installed: something else"),
+        ("", UnavailableError, f"{NAME}==1.0: cannot be installed: pip gave no reason"),
     ],
 )
-def test_a_failure_is_one_line_and_leaves_nothing(pip: Pip, said: str, kind: type[Exception], line: str) -> None:
+def test_a_failure_is_one_line_and_leaves_nothing(
+    pip: Pip, monkeypatch: pytest.MonkeyPatch, said: str, kind: type[UsageError | UnavailableError], line: str
+) -> None:
+    monkeypatch.setattr(overlay.shutil, "disk_usage", lambda _: SimpleNamespace(free=(7 << 20) + 1))
     pip.does(GOOD + f"\nprint({said!r}, file=sys.stderr)\nsys.exit(1)")
     with pytest.raises(kind) as raised:
         overlay.install(NAME, "1.0")
-    assert str(raised.value) == line
+    assert str(raised.value) == line.replace("CACHE has", f"{overlay.cache_folder()} has")
+    assert raised.value.exit_code == 2
     assert _left() == []
     assert overlay.path(NAME, "1.0") is None
 
 
 def test_success_without_the_distribution_is_a_failure(pip: Pip) -> None:
     pip.does(GOOD.replace("Version: {version}", "Version: 9.9"))
-    with pytest.raises(HarnessError, match="pip reported success, but it is not there"):
+    with pytest.raises(UnavailableError, match="pip reported success, but it is not there"):
         overlay.install(NAME, "1.0")
     assert _left() == []
+
+
+def test_what_pip_unpacks_lies_where_the_next_installation_sweeps(pip: Pip) -> None:
+    pip.does("import os\nopen(os.path.join(os.environ['TMPDIR'], 'unpacked'), 'w').close()\n" + GOOD + "\nsys.exit(1)")
+    with pytest.raises(UnavailableError):
+        overlay.install(NAME, "1.0")
+    assert _left() == []
+    pip.does(
+        "import os, pathlib\nassert '.1.0.part-' in os.environ['TMPDIR']\nassert not os.listdir(os.environ['TMPDIR'])\n"
+        + GOOD
+    )
+    overlay.install(NAME, "1.0")
+    assert _left() == ["1.0"]
 
 
 def test_what_a_killed_installer_left_is_swept(pip: Pip) -> None:
@@ -150,7 +183,7 @@ def _alive(pid: int) -> bool:
 def test_an_installation_that_does_not_end_is_ended(pip: Pip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip.does(f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)")
     monkeypatch.setattr(overlay, "INSTALL_TIMEOUT_S", 2.0)
-    with pytest.raises(HarnessError, match=r"^mooncake.*==1\.0: not installed within 2 s$"):
+    with pytest.raises(UnavailableError, match=r"^mooncake.*==1\.0: not installed within 2 s$"):
         overlay.install(NAME, "1.0")
     assert _left() == []
     assert not _alive(int((tmp_path / "pid").read_text()))
@@ -164,7 +197,7 @@ def test_a_killed_harness_takes_its_pip_along(pip: Pip, tmp_path: Path) -> None:
         f"import os, time\nopen({part!r}, 'w').write(str(os.getpid()))\nos.rename({part!r}, {str(pid_file)!r})\ntime.sleep(600)"
     )
     code = (
-        f"from harness.releases import overlay; overlay._PIP = ({str(pip.script)!r},); overlay.install({NAME!r}, '1.0')"
+        f"from harness.releases import overlay; overlay.PIP = ({str(pip.script)!r},); overlay.install({NAME!r}, '1.0')"
     )
     child = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
     _until(pid_file.exists)
@@ -199,7 +232,7 @@ def test_a_lock_that_is_never_given_up_ends_in_one_line(pip: Pip, monkeypatch: p
     parent.mkdir(parents=True)
     with (
         overlay.FileLock(parent / ".1.0.lock"),
-        pytest.raises(HarnessError, match="another process has been installing it for"),
+        pytest.raises(UnavailableError, match="another process has been installing it for"),
     ):
         overlay.install(NAME, "1.0")
 
@@ -207,7 +240,7 @@ def test_a_lock_that_is_never_given_up_ends_in_one_line(pip: Pip, monkeypatch: p
 def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HANDOFF_CACHE", str(tmp_path / "file"))
-    with pytest.raises(HarnessError, match=r"^mooncake.*==1\.0: cannot be written to .*: Not a directory$"):
+    with pytest.raises(UnavailableError, match=r"^mooncake.*==1\.0: cannot be written to .*: Not a directory$"):
         overlay.install(NAME, "1.0")
 
 

@@ -91,7 +91,7 @@ def _companions(field: str, value: Any) -> dict[str, Any]:
 
 
 def test_the_tables_here_name_every_field() -> None:
-    own = {"name", "engine.name", "guards", "faults", "mutants", "transport.ack", "transport.version"}
+    own = {"name", "engine.name", "guards", "faults", "mutants", "transport.ack", "transport.version", "plugins"}
     own |= {"workload.abort_fraction", "workload.hold_ms"}  # of released engines: see test_hosted.py
     assert {*RANGES, *CHOICES} | own == set(scenarios.fields())
 

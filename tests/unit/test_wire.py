@@ -48,7 +48,7 @@ STRATEGIES: dict[type[Any], st.SearchStrategy[Any]] = {
     wire.Pong: st.builds(wire.Pong, ROLE, I32, I32, st.booleans(), st.lists(st.tuples(ROLE, I32), max_size=9)),
     wire.Claim: st.builds(wire.Claim, ROLE, U64, st.text(max_size=500)),
     wire.Claimed: st.builds(wire.Claimed, U64, I32),
-    wire.Rendezvous: st.builds(wire.Rendezvous, I32, st.text(max_size=500)),
+    wire.Rendezvous: st.builds(wire.Rendezvous, I32, st.text(max_size=500), st.binary(max_size=4096)),
     wire.Cancel: st.builds(wire.Cancel, ANY_ROOM),
     wire.Arm: st.builds(wire.Arm, st.booleans()),
 }
@@ -213,7 +213,7 @@ _SAMPLES: dict[type[Any], Any] = {
     wire.Pong: wire.Pong(_ROLE, _TOP, _TOP, registered=True, peers=[(_ROLE, _TOP)] * 4096),
     wire.Claim: wire.Claim(_ROLE, (1 << 64) - 1, "x" * 500),
     wire.Claimed: wire.Claimed((1 << 64) - 1, _TOP),
-    wire.Rendezvous: wire.Rendezvous(_TOP, "x" * 500),
+    wire.Rendezvous: wire.Rendezvous(_TOP, "x" * 500, b"x" * 4096),
 }
 """One of each type, every field at the end of its range."""
 

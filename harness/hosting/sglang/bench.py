@@ -17,6 +17,7 @@ from harness.hosting.ports import free_port
 from harness.hosting.sglang.answers import LOOPBACK
 from harness.hosting.sglang.release import Release
 from harness.hosting.sglang.request import Request
+from harness.hosting.watch import Watch
 from harness.protocol.layout import Layout, LayoutSpec
 from harness.protocol.payload import Payload
 
@@ -126,9 +127,11 @@ class Case:
 class Bench:
     """See the module."""
 
-    def __init__(self, release: Release, mover: Mover) -> None:
+    def __init__(self, release: Release, mover: Mover, watch: Watch) -> None:
         """Start servers and managers; `mover` must be installed before the release is loaded."""
-        self.release, self.mover = release, mover
+        self.release, self.mover, self.watch = release, mover, watch
+        self.provoked: dict[str, str] = {}
+        """Hole to what died when it was tried."""
         self.decode = Side(release)
         self.sides = [Side(release) for _ in range(2)]
         self.addresses, self.prefills = [], []
@@ -141,20 +144,24 @@ class Bench:
         self._parts = self.decode.parts()
         self._room = 0
 
-    def handoff(self, prefill: int = 0) -> Handoff:
-        """A new request, known to both sides and bootstrapped."""
+    def handoff(self, prefill: int = 0, *, at_decode_first: bool = False) -> Handoff:
+        """A new request, bootstrapped and known to both sides; `at_decode_first`: prefill gets it by `arrive`."""
         self._room += 1
         room, release = (1 << 40) + self._room, self.release
         address = self.addresses[prefill]
         host, _, port = address.partition(":")
         request = Request(room, 0, 0, host=host, port=int(port))
-        sender = release.sender(self.prefills[prefill], address, room)
+        sender = None if at_decode_first else self.arrive(room, prefill)
         kind = release.loaded.find("KVReceiver")
         receiver = wait_for(
             lambda: release.receiver(kind, self.manager, address, room), "answer of the bootstrap server"
         )
         wait_for(lambda: receiver.poll() != release.poll.Bootstrapping, "bootstrap of a receiver")
         return Handoff(request, receiver, sender)
+
+    def arrive(self, room: int, prefill: int = 0) -> Any:
+        """The request reaches prefill, which makes its sender."""
+        return self.release.sender(self.prefills[prefill], self.addresses[prefill], room)
 
     def send(self, case: Case, handoff: Handoff, prefill: int = 0) -> None:
         """Prefill's half: wait for decode's destination, make row and page, send both."""
@@ -182,6 +189,13 @@ class Bench:
         made = Request(handoff.request.room, 0, 0, host=LOOPBACK, port=0)
         made.fill(PAYLOAD.row(made.room, 0, made.mask), LAYOUT)
         return made.output_ids[0]
+
+    def died(self, hole: str) -> dict[str, bool]:
+        """The answer of a check that asks whether a thread dies, with what died kept."""
+        deaths = self.watch.forget()
+        if deaths:
+            self.provoked[hole] = str(deaths[0])
+        return {hole: bool(deaths)}
 
     def pages_named(self, case: Case) -> set[int]:
         """Rooms that the case's page on decode names."""

@@ -20,6 +20,8 @@ import zmq
 from harness.errors import HandoffError
 from harness.hosting.mover import Fate, Mover, install_as_mooncake
 from harness.hosting.sglang.bench import Bench, Case, Handoff, wait_for
+from harness.hosting.sglang.between import aborted_before_arrival, acknowledged_in_between, cleared_between_lookups
+from harness.hosting.stepped import install_sockets
 from harness.hosting.watch import Watch
 
 Verdicts = dict[str, bool]
@@ -83,8 +85,7 @@ def late_write(bench: Bench, slot: int) -> Verdicts:
     bench.send(case, second, prefill=1)
     bench.wait_status(second)
     bench.mover.go_on()
-    poll = bench.release.poll
-    wait_for(lambda: first.sender.poll() in (poll.Success, poll.Failed), "end of the first write")
+    assert bench.mover.ended.acquire(timeout=5)  # its sender may have been told Failed long before
     case.finish(second)
     return {"late-write": _hurt(bench, case, second)}
 
@@ -131,7 +132,8 @@ def _tell(bench: Bench, statuses: Sequence[tuple[int, Any]]) -> None:
 
 
 CHECKS: Sequence[Callable[[Bench, int], Verdicts]] = (
-    status_before_data, room_block_first, failed_then_success, success_after_clear, late_write,
+    status_before_data, room_block_first, failed_then_success, success_after_clear, late_write, aborted_before_arrival,
+    cleared_between_lookups, acknowledged_in_between,
 )  # fmt: skip
 
 
@@ -142,8 +144,9 @@ def run(first: Sequence[str], last: Sequence[str]) -> dict[str, Any]:
 
     mover = Mover()
     install_as_mooncake(mover)
+    install_sockets()
     watch = Watch()
-    bench = Bench(Release(load(first, last)), mover)
+    bench = Bench(Release(load(first, last)), mover, watch)
     found: dict[str, bool] = {}
     problems: dict[str, str] = {}
     for slot, check in enumerate(CHECKS):
@@ -156,7 +159,8 @@ def run(first: Sequence[str], last: Sequence[str]) -> dict[str, Any]:
             mover.go_on()
         if watch.look():
             break
-    return {"found": found, "problems": problems, "dead_threads": [str(death) for death in watch.look()]}
+    dead = [str(death) for death in watch.look()]
+    return {"found": found, "problems": problems, "provoked": bench.provoked, "dead_threads": dead}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

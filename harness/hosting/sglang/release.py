@@ -85,7 +85,7 @@ class Release:
             "aux_item_lens": items, "page_size": 1, "kv_head_num": 1, "total_kv_head_num": 1,
             "prefill_start_layer": 0, "prefill_end_layer": layers, "kv_layer_ids": [*range(layers)] * 2,
             "ib_device": None, "kv_cache_dtype_str": "auto", "system_dp_rank": 0, "engine_rank": 0, "gpu_id": 0,
-            "pp_rank": 0,
+            "pp_rank": 0, "decode_tp_size": 1, "prefill_pp_size": 1,
         }  # fmt: skip
         if hasattr(found, "state_type"):
             known["state_type"] = "none"
