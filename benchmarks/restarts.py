@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from harness.history.event import FaultEvent, FaultKind, Kind, Reason, Verb
+from harness.history.event import FaultEvent, FaultKind, Kind, Phase, Reason, Verb
 from harness.history.reader import Stream
 from harness.live import Quiet
 from harness.load import Load
@@ -30,6 +30,7 @@ from harness.session import Session
 from harness.stress import judge, prepare
 
 SAMPLE_S = 5.0
+LAST_NS = 1_000_000_000
 LOAD: dict[str, Any] = {
     "topology.prefill": 2, "topology.decode": 2, "workload.arrival": "fixed", "workload.rate_per_s": 200.0,
     "workload.concurrency": 512, "engine.slots": 256, "limits.transfer_timeout_s": 10.0, "limits.min_window": 0, "limits.min_reuse": 0,
@@ -64,12 +65,18 @@ def told(folder: RunFolder) -> dict[str, Any]:
     hand = records[records["verb"] == Verb.HANDOFF]
     good = hand["t_ns"][hand["kind"] == Kind.OK]
     bad = hand[(hand["kind"] == Kind.FAIL) | (hand["kind"] == Kind.INFO)]
-    edges = [*begins[1:], records["t_ns"][-1]]
-    after = [int(((good > end) & (good < edge)).sum()) for end, edge in zip(ends, edges, strict=False)]
+    drain = records["t_ns"][(records["verb"] == Verb.PHASE) & (records["code"] == Phase.DRAIN)][0]
+    edges = [*begins[1:], drain]
+    # What came back as the load ended had no time to succeed.
+    after = [
+        int(((good > end) & (good < edge)).sum())
+        for end, edge in zip(ends, edges, strict=False)
+        if end + np.uint64(LAST_NS) < drain
+    ]
     return {
         "kills": len(begins),
         "restart_s": {"median": float(np.median(ends - begins[: len(ends)])) / 1e9, "max": float((ends - begins[: len(ends)]).max()) / 1e9},
-        "succeeded_after_each": {"fewest": min(after), "restarts": len(after)},
+        "succeeded_after_each": {"fewest": min(after, default=0), "restarts": len(after)},
         "failed": dict(Counter(Reason(code).name for code in bad["code"].tolist())),
     }  # fmt: skip
 
