@@ -14,7 +14,7 @@ from harness import extension
 from harness.bugs.catalogue import BUGS, choose, on_engine
 from harness.bugs.record import KINDS, Bug
 from harness.bugs.run import Result, run_all, run_hosted
-from harness.errors import EXIT_INVALID, EXIT_VALID, FieldError
+from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, FieldError
 from harness.options import PLUGIN
 
 SEEDS_MAX = 1000
@@ -57,7 +57,7 @@ def _table() -> None:
 @click.option(
     "--engine",
     metavar="NAME",
-    help="Run their scenarios on a released engine instead, sglang==VERSION or path:DIR, and say what was seen.",
+    help="Run their scenarios on a released engine instead, sglang==VERSION or path:DIR, and say what was seen; one seed.",
 )
 @click.option("--transport", default=HOSTED_ON, show_default=True, metavar="NAME", help="With --engine.")
 @PLUGIN
@@ -99,7 +99,7 @@ def run(
 
 
 def _on_engine(chosen: list[Bug], engine: str, transport: str, runs: Path, command: list[str], *, as_json: bool) -> int:
-    """Exit 1 if the anomaly of any record was seen, else 0."""
+    """Exit 1 if the anomaly of any record was seen, 3 if a run proves nothing, else 0."""
     for bug in chosen:
         on_engine(bug, engine, transport)  # bad input is told before anything runs
     seen = []
@@ -111,7 +111,8 @@ def _on_engine(chosen: list[Bug], engine: str, transport: str, runs: Path, comma
         print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
     if as_json:
         print(json.dumps({"bugs": [one.to_dict() for one in seen]}, indent=1))
-    return EXIT_INVALID if any(one.shown for one in seen) else EXIT_VALID
+    unknown = any(one.verdict == "unknown" for one in seen)
+    return EXIT_INVALID if any(one.shown for one in seen) else EXIT_UNKNOWN if unknown else EXIT_VALID
 
 
 def _tell(result: Result, *, as_json: bool) -> None:

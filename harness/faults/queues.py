@@ -6,7 +6,8 @@ something of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.faults.plan import Rule
 from harness.faults.spec import Fault
@@ -22,18 +23,25 @@ _ROLES = {"prefill": int(Role.PREFILL), "decode": int(Role.DECODE)}
 
 
 class Queues:
-    """The `fill-queue` faults of one node. `filler` is what is sent to no purpose; `count` says how many nodes a role has."""
+    """The `fill-queue` faults of one node. `filler` is what is sent to no purpose; `leaders`: of each role, the nodes that are stopped in turn."""
 
     def __init__(
-        self, faults: Iterable[Fault], seed: int, record: Observer, filler: wire.Message, count: Callable[[int], int]
+        self,
+        faults: Iterable[Fault],
+        seed: int,
+        record: Observer,
+        filler: wire.Message,
+        leaders: Mapping[int, Sequence[int]],
     ) -> None:
         """Not armed."""
         mine = [fault for fault in faults if fault.kind.number is FaultKind.FILL_QUEUE]
-        self._rules = [Rule(fault, seed, record) for fault in mine]
-        self._filler, self._count = filler, count
+        # `count` bounds how often a node is stopped, not how much is lost then.
+        endless = (dataclasses.replace(fault, values={**fault.values, "count": 0.0}) for fault in mine)
+        self._rules = [
+            (Rule(fault, seed, record), int(own.f("count"))) for fault, own in zip(endless, mine, strict=True)
+        ]
+        self._filler, self._leaders = filler, leaders
         self._began = 0.0
-        self.full: Peer | None = None
-        """The peer whose queue is full now."""
 
     @property
     def any(self) -> bool:
@@ -42,29 +50,26 @@ class Queues:
 
     def arm(self, now: float, *, armed: bool) -> None:
         """The load begins, or the faults heal."""
-        self._began, self.full = now, None
-        for rule in self._rules:
+        self._began = now
+        for rule, _ in self._rules:
             rule.arm(now, armed=armed)
 
-    def step(self, peers: Mapping[Peer, Outbox], now: float) -> None:
-        """Fill a little more, if it is time: the driver keeps the same times from the same beginning."""
-        self.full = None
-        for rule in self._rules:
-            peer = self._target(rule, now)
-            outbox = peers.get(peer) if peer is not None else None
-            if outbox is not None and outbox.fill(self._filler, STEP_MAX):
-                self.full = peer
+    def step(self, peers: Mapping[Peer, Outbox], now: float) -> list[Peer]:
+        """Fill a little more, if it is time: the driver keeps the same times from the same beginning. Returns whose queue is full."""
+        targets = [peer for rule, count in self._rules if (peer := self._target(rule, count, now)) in peers]
+        return [peer for peer in targets if peers[peer].fill(self._filler, STEP_MAX)]
 
-    def _target(self, rule: Rule, now: float) -> Peer | None:
-        """The node that the driver has stopped now: each in turn."""
-        every_s, length_s = rule.fault.f("every_s"), rule.fault.f("for_ms") * 1e-3
-        turn, inside_s = divmod(now - self._began, every_s + length_s)
-        if not rule.active(now) or inside_s < every_s:
-            return None
-        role = _ROLES[rule.fault.s("node")]
-        return role, int(turn) % self._count(role)
+    def _target(self, rule: Rule, count: int, now: float) -> Peer:
+        """The node that the driver has stopped now, each in turn; one that there is not while it has stopped none."""
+        fault = rule.fault
+        every_s, length_s = fault.f("every_s"), fault.f("for_ms") * 1e-3
+        turn, inside_s = divmod(now - self._began - max(every_s, fault.f("from_s")), every_s + length_s)
+        role = _ROLES[fault.s("node")]
+        if not rule.active(now) or turn < 0 or inside_s >= length_s or 0 < count <= turn:
+            return role, -1
+        return role, self._leaders[role][int(turn) % len(self._leaders[role])]
 
     def lost(self, message: wire.Message) -> None:
         """A message found the queue full."""
-        for rule in self._rules:
+        for rule, _ in self._rules:
             rule.hit(getattr(message, "room", 0), c=Loss.NEEDED)

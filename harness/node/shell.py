@@ -352,8 +352,9 @@ class Shell:
 
     def _queues(self, settings: NodeSettings, record: Observer) -> Queues:
         filler = wire.Beat(self.role, self.index, self.incarnation)
-        count = {int(Role.PREFILL): settings.prefills, int(Role.DECODE): settings.decodes}
-        return Queues(parse_all(settings.faults), settings.seed, record, filler, count.__getitem__)
+        counts = {int(Role.PREFILL): settings.prefills, int(Role.DECODE): settings.decodes}
+        leaders = {role: range(0, count, settings.ranks.count(role)) for role, count in counts.items()}
+        return Queues(parse_all(settings.faults), settings.seed, record, filler, leaders)
 
     def announce(self) -> None:
         """Tell the driver that this node can take requests, once it can; nodes call it when that changes."""

@@ -41,7 +41,7 @@ def outbox(monkeypatch: pytest.MonkeyPatch) -> Iterator[Outbox]:
 
 
 def _queues(fault: str, record: _Seen | None = None) -> Queues:
-    queues = Queues(parse_all([fault]), 1, record or _Seen(), BEAT, {1: 2, 2: 1}.__getitem__)
+    queues = Queues(parse_all([fault]), 1, record or _Seen(), BEAT, {1: range(0, 4, 2), 2: [0]})
     queues.arm(100.0, armed=True)
     return queues
 
@@ -56,15 +56,26 @@ def test_an_outbox_is_filled_and_what_is_sent_then_is_lost_without_waiting(outbo
 
 def test_it_is_filled_only_while_its_reader_is_stopped_and_each_in_turn(outbox: Outbox) -> None:
     queues = _queues("fill-queue:node=prefill,every_s=2,for_ms=1000")
-    first, second = (int(Role.PREFILL), 0), (int(Role.PREFILL), 1)
-    full = []
-    for at in (101.0, 102.5, 104.0, 105.5, 108.5):
-        queues.step({first: outbox, second: outbox}, at)
-        full.append(queues.full)
-    assert full == [None, first, None, second, first]
+    first, second = (int(Role.PREFILL), 0), (int(Role.PREFILL), 2)
+    peers = {first: outbox, second: outbox}
+    assert [queues.step(peers, at) for at in (101.0, 102.5, 104.0, 105.5, 108.5)] == [
+        [],
+        [first],
+        [],
+        [second],
+        [first],
+    ]
     queues.arm(110.0, armed=False)
-    queues.step({first: outbox, second: outbox}, 112.5)
-    assert queues.full is None
+    assert queues.step(peers, 112.5) == []
+
+
+def test_it_begins_as_late_and_ends_as_soon_as_its_driver_does(outbox: Outbox) -> None:
+    queues = _queues("fill-queue:node=decode,every_s=2,for_ms=1000,from_s=5,count=2")
+    peer = (int(Role.DECODE), 0)
+    times = (102.5, 104.9, 105.5, 106.5, 108.5, 111.5)
+    for _ in range(9):
+        queues.lost(STATUS)
+    assert [at for at in times if queues.step({peer: outbox}, at)] == [105.5, 108.5]
 
 
 def test_a_queue_that_is_read_does_not_get_full_and_a_step_is_bounded() -> None:
