@@ -15,6 +15,7 @@ from decode_node.engine import DecodeEngine
 from decode_node.engines.grouped import GroupedEngine
 from decode_node.engines.reference import ReferenceEngine
 from decode_node.gloo import GlooAgreement
+from decode_node.pace import Pace
 from harness import extension
 from harness.errors import HarnessError
 from harness.faults.decode import DecodeFaults
@@ -42,6 +43,9 @@ class DecodeNode(Shell):
     _buffers: Buffers | None = None
     _group: GlooAgreement | None = None
     _now = 0.0
+    _warm = False
+    _pace = Pace()
+    """A run's own is made with it; a hosted engine's run has this one until its warm-up is over."""
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate memory, expose it, build the engine, ask every prefill node for a session."""
@@ -79,6 +83,8 @@ class DecodeNode(Shell):
         self._poll_interval_s = settings.poll_interval_ms * 1e-3
         self._wait_ms = max(math.ceil(settings.poll_interval_ms), 1)
         self._next_poll = 0.0
+        self._pace = Pace()
+        self._warm = False
         ranks = settings.ranks
         own = ranks.rank(Role.DECODE, self.index)
         self._writers = [index for index in range(settings.prefills) if ranks.decode_rank(index) == own]
@@ -166,9 +172,7 @@ class DecodeNode(Shell):
                 return self._wait_ms
             self._met = True
             self.announce()
-        if now >= self._next_poll:
-            self._next_poll = now + self._poll_interval_s
-            engine.poll(now)
+        self._poll(engine, now)
         out = engine.out
         if not self._plain():
             return self._step_with_faults(engine, now)
@@ -180,6 +184,16 @@ class DecodeNode(Shell):
                     outbox.send(message)
             out.clear()
         return self._wait_ms if engine.awaiting else 50
+
+    def _poll(self, engine: DecodeEngine, now: float) -> None:
+        if engine.awaiting:
+            self._pace.wanted(now)
+        if now >= self._next_poll:
+            self._next_poll = now + self._poll_interval_s
+            self._pace.polled(now)
+            engine.poll(now)
+            if not engine.awaiting:
+                self._pace.idle()
 
     def _plain(self) -> bool:
         """Whether messages can go straight into the outboxes."""
@@ -224,11 +238,18 @@ class DecodeNode(Shell):
         else:
             self.engine.lose_prefill(peer[1], self._now, dead=dead)
 
+    def _on_census(self, message: wire.CensusRequest) -> None:
+        """The first that is no mere gauge comes at the end of the warm-up, whose polls do not count."""
+        super()._on_census(message)
+        if message.serial and self.settings is not None and not self._warm:
+            self._warm, self._pace = True, Pace()
+
     def held(self) -> dict[int, tuple[int, int, int]]:
         """The engine's census and the target's bad frames."""
         assert self.engine is not None
         assert self._target is not None
         counts = self.engine.held()
+        counts[int(Resource.POLL_GAP_US)] = self._pace.census()
         counts[int(Resource.BAD_MESSAGES)] = (self._target.counters()["bad_frames"], 0, 0)
         return counts
 

@@ -103,6 +103,7 @@ class Cluster:
 
     def ended(self) -> list[Member]:
         """Processes that have ended since the last call, each reported once."""
+        self._forget_replaced()
         alive = {member.process.sentinel: member for member in self.members if not member.reaped}
         found = []
         for sentinel in wait(list(alive), 0) if alive else []:
@@ -112,6 +113,14 @@ class Cluster:
             member.reaped = True
             found.append(member)
         return found
+
+    def _forget_replaced(self) -> None:
+        """Let go of ended processes that were started anew, and of their descriptors: a run may restart nodes a thousand times."""
+        newest = {(member.role, member.index): member for member in self.members}
+        for member in [member for member in self.members if member.reaped]:
+            if newest[member.role, member.index] is not member:
+                member.process.close()
+                self.members.remove(member)
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """End every process: those that were told to leave get `grace_s`, then SIGTERM, then SIGKILL; all are reaped."""

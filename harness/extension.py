@@ -73,7 +73,7 @@ def use(plugins: Iterable[str]) -> None:
     if len(named) > PLUGINS_MAX:
         raise FieldError("plugins", len(named), f"at most {PLUGINS_MAX}")
     found = Extensions()
-    for source in (*_installed(), *map(_load, named)):
+    for source in (*installed(), *map(_load, named)):
         _merge(found, source)
     _active = found
 
@@ -106,6 +106,13 @@ def at(plugin: str, path: str | Path) -> str:
     return f"{path}{_MARK}{plugin.partition(_MARK)[2]}"
 
 
+def copies(plugins: Iterable[str], folder: Path) -> tuple[str, ...]:
+    """Where the run in `folder` keeps its copies of `plugins`, with their hashes: the run can be judged and repeated from it."""
+    return tuple(
+        at(plugin, folder / "plugins" / f"{number}-{path_of(plugin).name}") for number, plugin in enumerate(plugins)
+    )
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -113,9 +120,9 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"plugin {path}: {error.strerror}") from error
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4 * PLUGINS_MAX)
 def _load(plugin: str) -> Extensions:
-    """What a file adds; once in a process for each content and place."""
+    """What a file adds; the last ones are kept, by content and place."""
     path = path_of(pinned(plugin))
     content = _content(path)
     module = types.ModuleType(f"handoff_plugin_{hashlib.sha256(content).hexdigest()[:16]}")
@@ -125,7 +132,8 @@ def _load(plugin: str) -> Extensions:
 
 
 @functools.cache
-def _installed() -> tuple[Extensions, ...]:
+def installed() -> tuple[Extensions, ...]:
+    """What each module of the entry-point group adds; looked up once in a process."""
     return tuple(_collect(Path(entry.value), entry.load) for entry in entry_points(group=GROUP))
 
 
@@ -144,7 +152,7 @@ def _collect(path: Path, run: Callable[[], object]) -> Extensions:
 
 def problem(error: BaseException, path: Path) -> UsageError:
     """One line that names the file and the line of a plugin at which `error` came up."""
-    line: int | str = "?"
+    line = 0
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line = error.lineno or line
     for frame in traceback.extract_tb(error.__traceback__):
@@ -153,7 +161,8 @@ def problem(error: BaseException, path: Path) -> UsageError:
     said = str(error.msg if isinstance(error, SyntaxError) else error).splitlines()
     what = said[0] if said else "no message"
     kind = "" if isinstance(error, HandoffError) else f"{type(error).__name__}: "
-    return UsageError(f"plugin {path}:{line}: {kind}{what}")
+    where = f"{path}:{line}" if line else str(path)  # a module that an entry point names may not be there at all
+    return UsageError(f"plugin {where}: {kind}{what}")
 
 
 def guarded(function: Callable[..., Any], module: str = "") -> Callable[..., Any]:

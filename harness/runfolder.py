@@ -20,7 +20,7 @@ import msgspec
 from harness import extension
 from harness.check import Expectations
 from harness.errors import HarnessError, UsageError
-from harness.scenario import Scenario, copies, load, to_toml
+from harness.scenario import Scenario, load, to_toml
 
 LATEST = "latest"
 _LIBRARIES = ("pd-handoff", "torch", "pyzmq", "numpy", "msgspec", "multiprocess")
@@ -98,7 +98,7 @@ class RunFolder:
 
 def _with_copies(scenario: Scenario, path: Path) -> Scenario:
     """Copy the scenario's plugins into the run's folder `path`; returns the scenario that names the copies."""
-    kept = copies(scenario.plugins, path)
+    kept = extension.copies(scenario.plugins, path)
     for plugin, copy in zip(scenario.plugins, kept, strict=True):
         target = extension.path_of(copy)
         target.parent.mkdir(exist_ok=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -385,15 +384,7 @@ def node_settings(scenario: Scenario, history_dir: Path, *, record: bool = True)
         ranks=scenario.topology.ranks,
         faults=scenario.faults,
         mutants=scenario.mutants,
-        plugins=copies(scenario.plugins, history_dir.parent),
-    )
-
-
-def copies(plugins: Iterable[str], folder: Path) -> tuple[str, ...]:
-    """Where the run in `folder` keeps its copies of `plugins`, with their hashes: the run can be judged and repeated from it."""
-    return tuple(
-        extension.at(plugin, folder / "plugins" / f"{number}-{extension.path_of(plugin).name}")
-        for number, plugin in enumerate(plugins)
+        plugins=extension.copies(scenario.plugins, history_dir.parent),
     )
 
 

@@ -16,6 +16,7 @@ BUGS: tuple[Bug, ...] = (
 )  # fmt: skip
 BY_ID = {bug.id: bug for bug in BUGS}
 DURATION_S = 3.0
+HOSTED_REQUESTS = 2000
 _COMMON = {
     "workload.duration_s": DURATION_S,
     "limits.transfer_timeout_s": 2.0,
@@ -37,6 +38,20 @@ def scenario(bug: Bug, *, mutant: bool, seed: int = 1, plugins: Sequence[str] = 
     if mutant:
         changes |= {"guards": bug.guards, "mutants": list(bug.mutants)}
     return load(None, changes)
+
+
+def on_engine(bug: Bug, engine: str, transport: str, seed: int = 1) -> Scenario:
+    """The scenario of a record on a released engine; raises FieldError for one that no hosted run can show."""
+    if bug.hosted is None:
+        can = ", ".join(name for name, other in BY_ID.items() if other.hosted is not None)
+        raise FieldError("bug", bug.id, f"one that a hosted engine can show: {can}")
+    given = {
+        "engine.name": engine,
+        "transport.name": transport,
+        "workload.requests": HOSTED_REQUESTS,
+        "limits.min_window": 0,
+    }
+    return load(None, {**given, **bug.hosted, "seed": seed, "name": f"bug-{bug.id}"})
 
 
 def choose(ids: Sequence[str], kinds: Sequence[str]) -> list[Bug]:

@@ -14,6 +14,7 @@ _TRT = "https://github.com/NVIDIA/TensorRT-LLM/pull/"
 
 _STALE: dict[str, Any] = {"transport.name": "tcp", "transport.late_fraction": 0.2, "transport.delay_us": 3000.0}
 _TINY: dict[str, Any] = {"engine.page_policy": "lifo", "engine.poll_interval_ms": 3.0}
+_GIVEN_UP: dict[str, Any] = {"workload.abort_fraction": 0.2, "workload.hold_ms": 40.0}
 _ABORTS = ("abort:fraction=0.2,ms=30", "hold-write:ms=30,where=kv")
 _UNCHECKED: dict[str, Any] = {"transport.late_fraction": 0.0}
 """No room check and no race: what is wrong then comes of the mutant."""
@@ -31,16 +32,19 @@ K1 = (
         id="sglang-17259", kind="K1", url=_SGLANG_ISSUE + "17259", seen="silent wrong first token",
         mechanism="nothing says whose bytes a slot holds, so a reused slot's old row is taken for the new request's",
         guards="sglang-0.5.8", anomaly="misdelivery", changes=_STALE,
+        hosted={},
     ),
     Bug(
         id="sglang-17430", kind="K1", url=_SGLANG + "17430", seen="requests aborted as corrupt",
         mechanism="the room check takes 0 for `not written yet`, and nobody puts the 0 there",
         guards="sglang-0.5.9", anomaly="false-abort", changes=_STALE,
+        hosted={},
     ),
     Bug(
         id="sglang-27374", kind="K1", url=_SGLANG + "27374", seen="about 3 % of requests aborted with HTTP 500",
         mechanism="a freed slot keeps its room; the next owner's poll finds it before its own row has come",
         guards="hardened,-clear_on_free", anomaly="false-abort", changes=_STALE,
+        hosted={},
     ),
     Bug(
         id="sglang-22716", kind="K1", url=_SGLANG_ISSUE + "22716", seen="2 to 5 % of requests aborted with four pipeline ranks",
@@ -60,17 +64,20 @@ K2 = (
         id="sglang-24527", kind="K2", url=_SGLANG_ISSUE + "24527", seen="silent wrong output after aborts",
         mechanism="an abort gives pages back while a transfer into them runs",
         guards="sglang-0.5.12", faults=_ABORTS, changes=_TINY, anomaly="foreign-kv",
+        hosted=_GIVEN_UP,
     ),
     Bug(
         id="sglang-27372", kind="K2", url=_SGLANG + "27372", seen="silent wrong output, rarely",
         mechanism="the abort stops what was not issued yet; the transfer call that is in progress still lands",
         guards="sglang-0.5.13", faults=("abort:state=writing,fraction=0.2", "hold-write:ms=30"), changes=_TINY, anomaly="foreign-write",
+        hosted=_GIVEN_UP,
     ),
     Bug(
         id="sglang-35049", kind="K2", url=_SGLANG + "35049", seen="pages of an aborted request in two hands",
         mechanism="release is not held back until the writer drained",
         guards="hardened,-drain_on_abort", faults=("abort:state=writing,fraction=0.2", "hold-write:ms=60"),
         changes={**_TINY, "engine.slots": 8, "workload.concurrency": 16}, anomaly="foreign-write",
+        hosted=_GIVEN_UP,
     ),
     Bug(
         id="sglang-37077", kind="K2", url=_SGLANG + "37077", seen="silent wrong output (another backend)",
@@ -105,6 +112,7 @@ K2 = (
         mechanism="as sglang-35049, with two prefill nodes",
         guards="hardened,-drain_on_abort", faults=("abort:state=writing,fraction=0.2", "hold-write:ms=40"), anomaly="foreign-write",
         changes={**_TINY, "topology.prefill": 2},
+        hosted=_GIVEN_UP,
     ),
 )  # fmt: skip
 

@@ -173,6 +173,7 @@ K9 = (
         mechanism="a TCP transport says done when the bytes have left",
         guards="sglang-0.5.20", anomaly="foreign-kv",
         changes={"transport.name": "tcp", "transport.reorder": "room_first", "transport.late_fraction": 0.2, "transport.delay_us": 3000.0},
+        hosted={},
     ),
     Bug(
         id="vllm-44238", kind="K9", url=_VLLM_ISSUE + "44238", seen="what arrived is not what was sent, though the call returned success",

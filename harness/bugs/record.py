@@ -41,6 +41,8 @@ class Bug:
     faults: tuple[str, ...] = ()
     changes: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    hosted: Mapping[str, Any] | None = None
+    """Fields of a scenario with which a released engine can show it; None: it takes a fault, a mutant or ranks that hosted runs do not have."""
 
     @property
     def mutant(self) -> str:

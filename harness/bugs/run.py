@@ -11,12 +11,13 @@ from typing import Any, Self
 
 import msgspec
 
-from harness.bugs.catalogue import scenario
+from harness.bugs.catalogue import on_engine, scenario
 from harness.bugs.record import Bug
 from harness.live import Quiet
 from harness.scenario import Scenario, Topology
 from harness.session import Session
 from harness.stress import Outcome, judge, prepare
+from harness.stress import run as stress
 
 
 @dataclass
@@ -102,6 +103,36 @@ def run_one(runner: Runner, bug: Bug, seeds: Sequence[int], plugins: Sequence[st
     result.caught = result.caught_seeds == len(seeds)
     result.seconds = round(time.monotonic() - began, 2)
     return result
+
+
+@dataclass
+class Seen:
+    """What a released engine showed of one record: `shown` if that was the record's anomaly; `found` has all."""
+
+    id: str
+    engine: str
+    transport: str
+    anomaly: str
+    shown: bool
+    verdict: str
+    found: dict[str, int]
+    seconds: float
+    run: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+
+def run_hosted(bug: Bug, engine: str, transport: str, runs: Path, command: list[str]) -> Seen:
+    """Run a record's scenario on a released engine, which is fetched first; raises FieldError for one that it cannot show."""
+    began = time.monotonic()
+    outcome = stress(on_engine(bug, engine, transport), runs, command)
+    found, results = _found(outcome), outcome.results
+    shown = bug.anomaly in found
+    used = f"{results['transport']}=={results['transport_version']}"
+    seconds = round(time.monotonic() - began, 2)
+    return Seen(bug.id, engine, used, bug.anomaly, shown, results["verdict"], found, seconds, results["folder"])
 
 
 def _topology(bug: Bug) -> list[tuple[str, int]]:

@@ -110,6 +110,8 @@ class Resources:
         result: dict[str, dict[str, Any]] = {}
         for (node, code), record in sorted((self._baseline | self._rest).items()):
             held, free, size = (int(record[name][0]) for name in ("a", "b", "c"))
-            value = {"held": held, "free": free, "size": size} if size else held
+            value: Any = {"held": held, "free": free, "size": size} if size else held
+            if code == Resource.POLL_GAP_US:
+                value = {"slowest": held, "p99.9": free, "median": size}
             result.setdefault(node, {})[resource_name(code)] = value
         return result

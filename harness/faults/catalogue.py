@@ -65,6 +65,10 @@ _KINDS = (
     Kind("slow", FaultKind.SLOW, "driver", "a node", "a node gets half of its CPU: stopped and continued every 10 ms", {
         "node": _NODE, "every_s": _EVERY_S, "for_ms": _ms(1000, "for so many ms"),
     }),
+    Kind("fill-queue", FaultKind.FILL_QUEUE, "driver, sender", "messages to a node", "a node does not read (SIGSTOP) and what waits for it is filled up to ZMQ's high-water mark: more is lost", {
+        "node": Param("prefill", "which role, each node in turn", choices=("prefill", "decode")),
+        "every_s": _EVERY_S, "for_ms": Param(1000, "for so many ms: a node silent for 5 s is given up", 0, 3000),
+    }, "time-out"),
     Kind("partition", FaultKind.PARTITION, "sender", "messages between prefill and decode", "messages between prefill and decode are lost for a while", {
         "direction": Param("both", "which", choices=("both", "to-prefill", "to-decode")),
         "every_s": _EVERY_S, "for_ms": _ms(300, "for so many ms"),

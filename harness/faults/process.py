@@ -13,7 +13,7 @@ from harness.history.recorder import Observer
 
 Node = tuple[int, int]
 PULSE_S = 0.01
-_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW)
+_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.FILL_QUEUE)
 _ROLES = {"prefill": (Role.PREFILL,), "decode": (Role.DECODE,), "any": (Role.PREFILL, Role.DECODE)}
 
 
@@ -51,6 +51,7 @@ class ProcessFaults:
             FaultKind.KILL: _Kill,
             FaultKind.STOP: _Stop,
             FaultKind.SLOW: _Slow,
+            FaultKind.FILL_QUEUE: _Stop,
         }
         self._each = [make[fault.kind.number](Rule(fault, seed, record), hands) for fault in mine]
 

@@ -282,3 +282,5 @@ class Resource(enum.IntEnum):
     """Well-formed messages for rooms that are gone."""
     RSS_KIB = 8
     """Peak resident set."""
+    POLL_GAP_US = 9
+    """Decode: how long what there was to look at waited for a poll, since the warm-up. held = slowest, free = 99.9 %, size = median, µs."""

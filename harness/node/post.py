@@ -85,6 +85,16 @@ class Outbox:
         except zmq.Again:
             self.lost += 1
 
+    def fill(self, message: wire.Message, most: int) -> bool:
+        """Queue `message` until nothing more goes in, at most `most` times; returns whether the queue is full."""
+        lost = self.lost
+        for _ in range(most):
+            self.send(message)
+            if self.lost > lost:
+                self.lost = lost
+                return True
+        return False
+
     def close(self, *, drop: bool = False) -> None:
         """Disconnect; what is queued is sent for at most LINGER_MS, or dropped."""
         self.socket.close(0 if drop else LINGER_MS)

@@ -24,6 +24,7 @@ from harness import extension
 from harness.errors import HandoffError
 from harness.faults.catalogue import parse_all
 from harness.faults.messages import Messages
+from harness.faults.queues import Queues
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
@@ -141,6 +142,8 @@ class Shell:
         }
         self.messages: Messages | None = None
         """Faults of this run's messages; None, and no cost, where there are none."""
+        self.queues: Queues | None = None
+        """Those that fill a peer's queue; None where there are none."""
 
     # What a node adds -----------------------------------------------------------------------------------------
 
@@ -191,6 +194,8 @@ class Shell:
                         self.raw_handlers[type(message)](message, raw)
                     else:
                         self.late_messages += 1
+                if self.queues is not None:
+                    self.queues.step(self.peers, now)
                 wait_ms = self.step(now) if self.settings is not None else 100
                 if not messages and wait_ms:
                     self._wait(wait_ms)
@@ -212,6 +217,8 @@ class Shell:
         """The load begins and with it the faults of this node, or they heal."""
         if self.messages is not None:
             self.messages.arm(now, armed=armed)
+        if self.queues is not None:
+            self.queues.arm(now, armed=armed)
 
     def send(self, peer: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a peer, or do to the message what a fault says."""
@@ -223,8 +230,12 @@ class Shell:
     def send_now(self, peer: Address, message: wire.Message, raw: bytes | None = None) -> None:
         """Send to a peer; one that is not there (any more) loses it."""
         outbox = self.peers.get(peer)
-        if outbox is not None:
-            outbox.send(message, raw)
+        if outbox is None:
+            return
+        lost = outbox.lost
+        outbox.send(message, raw)
+        if self.queues is not None and outbox.lost > lost:
+            self.queues.lost(message)
 
     def _beat(self, now: float) -> None:
         self._next_beat = now + BEAT_S
@@ -325,8 +336,10 @@ class Shell:
             extension.use(settings.plugins)
             streams = Streams(Path(settings.history_dir), self.name, self.incarnation, record=settings.record)
             messages = Messages(parse_all(settings.faults), settings.seed, streams("main"), self.send_now)
+            queues = self._queues(settings, streams("main"))
             self.configure(settings, streams)
-            self.messages = messages if messages.any else None
+            self.queues = queues if queues.any else None
+            self.messages = messages if messages.any or queues.any else None
             self.settings, self.streams = settings, streams
         except (HandoffError, msgspec.MsgspecError, OSError, RuntimeError) as problem:
             error = f"{type(problem).__name__}: {problem}"[:2000]
@@ -336,6 +349,12 @@ class Shell:
             self.answer(error)
         else:
             self.announce()
+
+    def _queues(self, settings: NodeSettings, record: Observer) -> Queues:
+        filler = wire.Beat(self.role, self.index, self.incarnation)
+        counts = {int(Role.PREFILL): settings.prefills, int(Role.DECODE): settings.decodes}
+        leaders = {role: range(0, count, settings.ranks.count(role)) for role, count in counts.items()}
+        return Queues(parse_all(settings.faults), settings.seed, record, filler, leaders)
 
     def announce(self) -> None:
         """Tell the driver that this node can take requests, once it can; nodes call it when that changes."""
@@ -390,7 +409,7 @@ class Shell:
         """End the run if there is one: engine first, then its streams."""
         if self.settings is None:
             return
-        self.settings = self.messages = None
+        self.settings = self.messages = self.queues = None
         self.handlers.clear()
         self.raw_handlers.clear()
         self.finish()

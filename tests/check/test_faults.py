@@ -59,8 +59,8 @@ def test_a_hold_explains_a_time_out_that_it_mostly_made(h, held_ns, found):
     assert counts(h.finish().check()) == found
 
 
-def _stopped(h, *, end_before: bool):
-    fault = {"flags": FaultKind.STOP << 16, "value": Role.DECODE << 32}
+def _stopped(h, *, end_before: bool, kind: FaultKind = FaultKind.STOP):
+    fault = {"flags": kind << 16, "value": Role.DECODE << 32}
     h.driver.event(Verb.FAULT, code=FaultEvent.BEGIN, **fault)
     if end_before:
         h.driver.event(Verb.FAULT, code=FaultEvent.END, **fault)
@@ -70,8 +70,9 @@ def _stopped(h, *, end_before: bool):
     request.abort(Reason.TIMEOUT).free().fail(Reason.TIMEOUT)
 
 
-def test_a_stopped_node_explains_time_outs_of_requests_open_then(h):
-    _stopped(h, end_before=False)
+@pytest.mark.parametrize("kind", [FaultKind.STOP, FaultKind.FILL_QUEUE])
+def test_a_stopped_node_explains_time_outs_of_requests_open_then(h, kind):
+    _stopped(h, end_before=False, kind=kind)
     clean(h)
 
 

@@ -57,7 +57,38 @@ def test_a_killed_node_comes_back_and_serves(tmp_path: Path, node: str) -> None:
 def test_rooms_that_must_be_refused_are_and_the_nodes_go_on(tmp_path: Path, fault: str) -> None:
     found = stress(tmp_path, "--requests", "3000", "--fault", fault, *PATIENT)
     assert (found["code"], _names(found)) == (0, set())
+    assert (found["committed"], found["other_aborts"], found["bad_messages"]) == (3200, 0, 0)
     assert {entry["name"]: entry["seen"] for entry in found["coverage"]}[f"fault {fault}"] == 1000
+
+
+@pytest.mark.parametrize("node", ["prefill", "decode"])
+def test_a_full_queue_loses_messages_and_nothing_else(tmp_path: Path, node: str) -> None:
+    steady = (
+        "--set",
+        "workload.arrival=fixed",
+        "--set",
+        "workload.rate_per_s=200",
+        "--concurrency",
+        "1024",
+        "--slots",
+        "512",
+    )
+    fault = f"fill-queue:node={node},every_s=1,for_ms=1000,count=2"
+    found = stress(
+        tmp_path,
+        "--fault",
+        fault,
+        "--duration",
+        "5",
+        *steady,
+        "--set",
+        "limits.min_window=0",
+        "--set",
+        "limits.min_reuse=0",
+    )
+    assert (found["code"], _names(found)) == (0, set())
+    assert found["other_aborts"] > 0
+    assert found["committed"] > 300
 
 
 def test_a_fault_that_never_fired_is_no_pass(tmp_path: Path) -> None:

@@ -64,11 +64,8 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
     assert (found["code"], found["engine"], found["committed"]) == (0, "second-look", 1200)
 
 
-def test_faults_of_a_plugin_are_listed_and_drawn_by_the_swarm(tmp_path: Path) -> None:
-    plugin = ("--plugin", str(EXAMPLES / "fault.py"))
-    assert "pause-write" in handoff(tmp_path, "faults", *plugin).out
-    ended = handoff(tmp_path, "swarm", "--requests", "500", "--json", *plugin, "--set", "workload.requests=300")
-    assert ended.code in {0, 3}, ended.err
+def test_faults_of_a_plugin_are_listed(tmp_path: Path) -> None:
+    assert "pause-write" in handoff(tmp_path, "faults", "--plugin", str(EXAMPLES / "fault.py")).out
 
 
 @pytest.mark.parametrize("command", [["stress"], ["swarm"], ["bugs", "run"], ["faults"]])

@@ -66,6 +66,14 @@ def _is_lookup(name: str) -> bool:
     return name.startswith("get_") or name in {"linear_attn_tp_size", "max_prefill_buffer_tokens"}
 
 
+@pytest.mark.parametrize(("release", "shown"), [("sglang==0.5.12.post1", True), ("sglang==0.5.13", False)])
+def test_a_record_of_the_catalogue_on_a_release(tmp_path: Path, release: str, shown: bool) -> None:
+    ended = handoff(tmp_path, "bugs", "run", "sglang-27374", "--json", "--engine", release, "--transport", MOONCAKE)
+    assert ended.code == int(shown), ended.err
+    (seen,) = ended.results["bugs"]
+    assert (seen["shown"], "false-abort" in seen["found"]) == (shown, shown)
+
+
 def test_after_the_fix_none_is_lost(tmp_path: Path) -> None:
     results = hosted(tmp_path, "sglang==0.5.13", MOONCAKE)
     assert results["anomalies"] == []

@@ -287,6 +287,7 @@ def test_the_mutant_that_fails_alone_leaves_rank_0_waiting() -> None:
     pair.admit(7, 0)
     for rank in (0, 1):
         pair.engines[rank].deliver(wire.Status(7, 0, rank, drained=True))
+    pair.poll()
     pair.now += pair.engines[0].settings.transfer_timeout_s + 1.0
     pair.poll(10)
     assert (pair.open(0), pair.open(1)) == ({7}, set())

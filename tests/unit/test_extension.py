@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from harness import extension, scenario
+from harness import extension, scenario, swarm
 from harness.bugs import catalogue
 from harness.errors import FieldError, UsageError
 from harness.faults.catalogue import kinds, parse_all
@@ -15,6 +16,7 @@ from harness.faults.messages import Messages
 from harness.faults.writes import Writes
 from harness.history.event import KV_BIT
 from harness.history.recorder import NullRecorder
+from harness.plugin import mutant
 from harness.protocol import guards, wire
 from harness.runfolder import RunFolder
 from harness.stress import expectations
@@ -103,6 +105,34 @@ def test_an_error_in_an_invariant_says_where(tmp_path: Path) -> None:
     _load(_file(tmp_path, "from harness.plugin import invariant\n@invariant('i', 'x')\ndef f(h):\n    yield h.no\n"))
     with pytest.raises(UsageError, match=r"mine\.py:4: AttributeError"):
         extension.active().invariants["i"].find(object())
+
+
+def test_a_swarm_draws_a_plugins_faults_with_their_defaults() -> None:
+    base = {"plugins": [str(EXAMPLES / "fault.py")]}
+    drawn = [swarm.scenario(base, 1, number, kill=False) for number in range(60)]
+    assert any("pause-write" in run.faults for run in drawn)
+    assert all(run.plugins == drawn[0].plugins != () for run in drawn)
+    assert not any("pause-write" in swarm.scenario({}, 1, number, kill=False).faults for number in range(60))
+
+
+def test_a_package_adds_by_entry_point_and_what_is_wrong_in_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint("mine", "json", extension.GROUP)]
+    monkeypatch.setattr(extension, "entry_points", lambda group: entries if group == extension.GROUP else [])
+    monkeypatch.setattr(EntryPoint, "load", lambda _: mutant("mine", "x")(lambda engine: engine.append(1)))
+    extension.installed.cache_clear()
+    run = scenario.load(None, {"mutants": ["mine"]})
+    changed: list[int] = []
+    extension.apply(run.mutants, "prefill", changed)
+    extension.apply(run.mutants, "decode", changed)
+    assert changed == [1]
+    entries[:] = [EntryPoint("mine", "no_such_module", extension.GROUP)]
+    monkeypatch.undo()
+    monkeypatch.setattr(extension, "entry_points", lambda group: entries)
+    extension.installed.cache_clear()
+    with pytest.raises(UsageError, match="plugin no_such_module: ModuleNotFoundError"):
+        scenario.load(None, {})
+    monkeypatch.undo()
+    extension.installed.cache_clear()
 
 
 def test_two_plugins_with_one_name_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:

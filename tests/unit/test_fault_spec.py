@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from decode_node import mutants as at_decode
 from harness import scenario as scenarios
 from harness import swarm
-from harness.bugs.catalogue import BUGS, BY_ID, choose, scenario
+from harness.bugs.catalogue import BUGS, BY_ID, choose, on_engine, scenario
 from harness.bugs.record import KINDS as BUG_KINDS
 from harness.check import ANOMALIES
 from harness.errors import EXIT_USAGE, FieldError, UsageError
@@ -50,7 +50,7 @@ def test_what_is_no_fault_is_one_line(text: str, says: str) -> None:
 
 
 def test_every_kind_is_listed_with_a_number_of_its_own_and_defaults_that_are_allowed() -> None:
-    assert {kind.number for kind in KINDS.values()} == set(FaultKind) - {FaultKind.FILL_QUEUE}
+    assert {kind.number for kind in KINDS.values()} == set(FaultKind)
     for kind in KINDS.values():
         given = ",".join(f"{name}={param.default}" for name, param in kind.params.items())
         assert parse_all([f"{kind.name}:{given}"])[0].values == parse_all([kind.name])[0].values
@@ -109,6 +109,19 @@ def test_every_bug_can_be_run() -> None:
         wrong, right = scenario(bug, mutant=True), scenario(bug, mutant=False)
         assert (right.guards, right.mutants) == ("hardened", ())
         assert (wrong.faults, wrong.engine, wrong.transport) == (right.faults, right.engine, right.transport)
+
+
+def test_what_a_hosted_engine_can_show_of_a_record() -> None:
+    run = on_engine(BY_ID["sglang-24527"], "sglang==0.5.12.post1", "mooncake==0.3.10.post2")
+    assert (run.engine.name, run.workload.abort_fraction, run.faults, run.mutants) == (
+        "sglang==0.5.12.post1",
+        0.2,
+        (),
+        (),
+    )
+    assert all(bug.hosted is None or not bug.mutants for bug in BUGS)
+    with pytest.raises(FieldError, match="one that a hosted engine can show: sglang-17259"):
+        on_engine(BY_ID["sglang-17483"], "sglang==0.5.13", "mooncake==0.3.10.post2")
 
 
 def test_at_least_45_bugs_and_three_of_each_kind() -> None:

@@ -197,6 +197,8 @@ def test_our_own_transport_can_be_set_as_ever() -> None:
         ("kill:node=prefill", {"decode"}),
         ("kill:node=any", set()),
         ("slow:node=any", {"both", "prefill", "decode"}),
+        ("fill-queue:node=prefill", {"prefill"}),
+        ("fill-queue:node=decode", {"decode"}),
     ],
 )
 def test_only_our_own_side_can_be_made_to_fail(fault: str, sides: set[str]) -> None:
