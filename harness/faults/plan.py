@@ -6,7 +6,7 @@ from harness.faults.catalogue import parse_all
 from harness.faults.spec import Fault
 from harness.history.event import FaultEvent, Verb
 from harness.history.recorder import Observer
-from harness.protocol.rooms import draw
+from harness.protocol.rooms import NO_ROOM, draw, is_room
 from harness.protocol.settings import NodeSettings
 
 _FAULT, _AMOUNT = 31, 32
@@ -47,9 +47,10 @@ class Rule:
     def hit(
         self, room: int = 0, *, node: int = 0, held_s: float = 0.0, event: int = _HIT, b: int = 0, c: int = 0
     ) -> None:
-        """Record that it was done; `node` is role << 32 | index."""
+        """Record that it was done; `node` is role << 32 | index. What is no room, as another fault has it on purpose, is recorded as 0."""
         self.hits += event in {FaultEvent.HIT, FaultEvent.BEGIN}
         held_ns = int(held_s * 1e9)
+        room = room if is_room(room) else NO_ROOM
         self._record.event(_VERB, room, code=event, flags=self.fault.flags, value=node, a=held_ns, b=b, c=c)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,8 @@ from harness.faults import show
 from harness.faults.catalogue import KINDS, parse_all
 from harness.faults.plan import Rule
 from harness.history.event import FaultKind
-from harness.history.recorder import NullRecorder
+from harness.history.reader import SUFFIX, open_streams
+from harness.history.recorder import NullRecorder, Recorder
 from harness.protocol import mutants
 from prefill_stub import mutants as at_prefill
 
@@ -146,3 +149,13 @@ def test_a_swarms_runs_are_allowed_and_drawn_from_its_seed(number: int, kill: bo
     one = swarm.scenario({}, 7, number, kill=kill)
     assert one == swarm.scenario({}, 7, number, kill=kill)
     assert one.faults
+
+
+@pytest.mark.parametrize("room", [0, -1, 1 << 63, 1 << 64, -(1 << 70)])
+def test_a_fault_may_hit_what_is_no_room(room: int, tmp_path: Path) -> None:
+    with Recorder(tmp_path / f"driver-0.1.main{SUFFIX}", "driver-0", "main") as record:
+        rule = Rule(parse_all(["reorder:message=result,fraction=1"])[0], 1, record)
+        rule.hit(room, held_s=0.01)
+        rule.hit(5)
+    (stream,) = open_streams(tmp_path)
+    assert [int(entry["room"]) for chunk in stream.chunks(10) for entry in chunk] == [0, 5]
