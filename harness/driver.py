@@ -32,6 +32,8 @@ from harness.router import ONE_EACH, deliver, serving
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
 GAUGE_S = 0.5
+STALL_S = 0.5
+"""A pass of the loop takes some ms: one that comes so much later was kept from running."""
 ANSWER_S = 2.0
 """How long a node may take to answer a census."""
 NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
@@ -296,6 +298,14 @@ class Driver:
             outbox.send(beat)
 
     def _housekeeping(self, now: float) -> None:
+        if self._load is not None and now - self._next_beat > STALL_S:
+            self.record.event(
+                Verb.NODE,
+                code=NodeEvent.STALLED,
+                flags=1,
+                value=int(Role.DRIVER) << 32,
+                a=int((now - self._next_beat) * 1e9),
+            )
         self._next_beat = now + 0.05
         self._send_beats()
         if self._load is not None:

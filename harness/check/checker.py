@@ -152,6 +152,11 @@ class _Run:
         unplaced = sum(view.ownership.unplaced for view in self.views)
         if unplaced:
             report.not_checked.append(f"{unplaced} writes: the slot they went to cannot be told")
+        stalls = self.faults.stalls
+        if stalls.timeouts:
+            report.not_checked.append(
+                f"hang: {stalls.timeouts} time-outs while the driver itself was not run ({stalls.total_s:.1f} s in all): the machine's, or not"
+            )
         late = self._late()
         if late:
             what = f"{late} commits, aborts or reads that came {limits.LAG} hand-offs after their request's end, or of no request"
@@ -191,5 +196,5 @@ class _Run:
         """Invalid, then unknown, then valid."""
         covered = all(entry.met for entry in report.coverage)
         provable = report.complete and covered and self.resources.at_rest and not self._late()
-        provable = provable and not self._uncounted()
+        provable = provable and not self._uncounted() and not self.faults.stalls.timeouts
         report.verdict = "invalid" if report.anomalies else "valid" if provable else "unknown"

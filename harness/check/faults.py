@@ -14,6 +14,7 @@ import numpy as np
 from harness.check.arrays import NEVER, U64, Mask, Rows, take
 from harness.check.ranks import instance
 from harness.check.report import Coverage, Expectations
+from harness.check.stalls import Stalls
 from harness.check.streams import Step
 from harness.check.table import LOSS_BIT
 from harness.check.tally import Tally
@@ -58,9 +59,12 @@ class Faults:
         """[kind, node, begin ns, end ns]."""
         self._probes: Counter[str] = Counter()
         self._last_probe: list[tuple[Stream, Records]] = []
+        self.stalls = Stalls()
+        """Not injected, but of the machine."""
 
     def take(self, step: Step) -> None:
         """Look at a step's records."""
+        self.stalls.take(step.driver)
         own = step.driver["verb"] == Verb.FAULT
         if own.any():
             self._driver_records(take(step.driver, own))

@@ -40,6 +40,8 @@ class Liveness:
         detail: dict[str, int] = {}
         if rows["faults"].any() or self._faults.windows:
             self._excuse(rows, tests)
+        if self._faults.stalls:
+            self._doubt(rows, tests)
         for what, which in tests.items():
             detail[what] = int((which & ~hung).sum())
             hung |= which
@@ -55,6 +57,14 @@ class Liveness:
         tests["driver stopped waiting"] &= ~driver
         tests["engine's time-out"] &= ~engine
         tests["ended late"] &= ~(engine | driver)
+
+    def _doubt(self, rows: Rows, tests: dict[str, Mask]) -> None:
+        """Take out of `tests` (n,), and count, what timed out while the driver itself stood still."""
+        stalls = self._faults.stalls
+        stood = stalls.explain(rows)
+        stalls.timeouts += int((np.logical_or.reduce(list(tests.values())) & stood).sum())
+        for what in tests:
+            tests[what] &= ~stood
 
 
 class Latencies:

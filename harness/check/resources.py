@@ -52,6 +52,8 @@ class Resources:
     def _node(self, record: Records) -> None:
         code, value = int(record["code"][0]), int(record["value"][0])
         node = (value >> 32, value & 0xFFFFFFFF)
+        if code == NodeEvent.STALLED:
+            return  # the driver's, see `harness.check.stalls`
         if code == NodeEvent.UP:
             self.starts += 1
             self._alive.add(node)

@@ -208,6 +208,8 @@ class NodeEvent(enum.IntEnum):
     EXIT = 2
     LOST = 3
     """No sign of life within the heartbeat bound."""
+    STALLED = 4
+    """The driver itself, which never waits long, was not run for `a` ns: the machine stood still, or all of it went to others."""
 
 
 class FaultKind(enum.IntEnum):

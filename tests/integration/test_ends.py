@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from integration.cli import handoff, node, nothing_left, start, under_load, until
+
+from harness.driver import STALL_S
+from harness.history.event import NodeEvent, Phase, Verb
+from harness.history.reader import Stream
 
 pytestmark = pytest.mark.integration
 LONG = ("stress", "--quiet", "--json", "--duration", "60")
@@ -82,13 +88,28 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert err.strip().splitlines()[-1].startswith("handoff: interrupted")
 
 
-def _drains(runs: Path) -> bool:
-    from harness.history.event import Phase, Verb  # noqa: PLC0415
-    from harness.history.reader import Stream  # noqa: PLC0415
+def test_a_driver_that_is_not_run_records_it(tmp_path: Path) -> None:
+    driver = start(tmp_path, "stress", "--quiet", "--duration", "60")
+    until(lambda: under_load(tmp_path), "load")
+    psutil.Process(driver.pid).suspend()
+    time.sleep(2 * STALL_S)  # how long it stands still is what is tried
+    psutil.Process(driver.pid).resume()
+    until(lambda: _recorded(tmp_path, Verb.NODE, NodeEvent.STALLED), "the stall is recorded")
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=15)
+    results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
+    assert results["verdict"] == "valid"  # nothing timed out by it
 
+
+def _drains(runs: Path) -> bool:
+    return _recorded(runs, Verb.PHASE, Phase.DRAIN)
+
+
+def _recorded(runs: Path, verb: Verb, code: int) -> bool:
+    """Whether the driver has recorded this."""
     stream = Stream(next((runs / "latest" / "history").glob("driver-*.hist")))
     records = stream.read(0, stream.count)
-    return bool(((records["verb"] == Verb.PHASE) & (records["code"] == Phase.DRAIN)).any())
+    return bool(((records["verb"] == verb) & (records["code"] == code)).any())
 
 
 @pytest.mark.parametrize(
