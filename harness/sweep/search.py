@@ -92,10 +92,13 @@ def advise(measure: Measure, limits: Limits) -> Advice:
     concurrency = max(1, round(best))
     slots, slots_range = ample, (float(ample), float(ample))
     slot_notes: list[str] = []
+    final: list[dict[Cell, Point]] = []
     if limits.slots is None:
-        slots, slots_range, slot_notes = _slots(measure, limits, concurrency, _held(rounds, best))
-    final = measure("confirming", [(concurrency, slots)], limits.rounds)
-    points = quieter([p for one in final for p in one.values() if "rate" in p], lambda p: p["other"])
+        slots, slots_range, slot_notes, final = _slots(measure, limits, concurrency, _held(rounds, best))
+    final += measure("confirming", [(concurrency, slots)], limits.rounds)
+    # A larger pool is worth less than 5 % by now: its runs, minutes apart, tell more of the rate than those of one moment alone.
+    alike = [p for one in final for cell, p in one.items() if cell[1] >= slots and "rate" in p]
+    points = quieter(alike, lambda p: p["other"])
     why, notes = _why(rounds, cells, limits, best)
     p99 = _median([p["p99"] for p in points])
     if limits.p99_ms is not None and p99.low > limits.p99_ms:
@@ -252,8 +255,8 @@ def _held(rounds: Sequence[Mapping[Cell, Point]], load: float) -> float:
 
 def _slots(
     measure: Measure, limits: Limits, concurrency: int, held: float
-) -> tuple[int, tuple[float, float], list[str]]:
-    """The smallest pool that keeps KEEP of the rate of an ample one, and its tail. A slot for each hand-off in flight is ample."""
+) -> tuple[int, tuple[float, float], list[str], list[dict[Cell, Point]]]:
+    """The smallest pool that keeps KEEP of the rate of an ample one, and its tail, and what was measured. A slot for each hand-off in flight is ample."""
     ample = concurrency
     least = max(1.0, min(held, concurrency) / 3)
     pools = _pools(least, max(least, min(concurrency, held * 2)), ample)
@@ -268,7 +271,7 @@ def _slots(
         rounds += measure("repeating the pools", cells, limits.rounds)
         found, spread = smallest(rounds), resample(rounds, smallest)
     notes = [f"the pool was not searched below {pools[0]} slots"] if found <= pools[0] > 1 else []
-    return math.ceil(round(found, 6)), spread, notes
+    return math.ceil(round(found, 6)), spread, notes, rounds
 
 
 def _pools(least: float, most: float, ample: int) -> list[int]:

@@ -155,3 +155,16 @@ def test_a_first_guess_that_is_too_high_is_followed_down():
 
     found = advise(misled, limits(p99_ms=30.0))
     assert found.concurrency == pytest.approx(min(bound_of(machine, 30.0), knee_of(machine)), rel=0.3)
+
+
+def test_a_slow_moment_at_the_end_does_not_decide_what_is_reported():
+    machine = Machine(6, bursts=0.0)
+
+    def slow_at_last(title, cells, rounds):
+        found = machine.measure(title, cells, rounds)
+        if title == "confirming":
+            found = [{cell: {**point, "rate": point["rate"] / 2} for cell, point in one.items()} for one in found]
+        return found
+
+    found = advise(slow_at_last, limits())
+    assert found.rate.value == pytest.approx(machine.rate((found.concurrency, found.slots)), rel=0.15)
