@@ -89,12 +89,27 @@ def knee(loads: Sequence[float], rates: Sequence[float]) -> Knee | None:
     top = curve(last)
     if curve(first) >= KEEP * top:
         return Knee(first, curve(first), top)
+    at = _reaching(curve, first, last, KEEP * top)
+    return Knee(at, KEEP * top, top) if 2 * at <= last or len(pairs) < len(loads) else None
+
+
+def enough(sizes: Sequence[float], rates: Sequence[float]) -> float:
+    """The least size (of a pool, say) at which a curve through the points, rising `sizes`, reaches KEEP of its value at the last.
+
+    The whole curve decides, not the points next to that level: there a rate that is 1 % off moves the answer by a tenth. Both (n,) above 0, n >= 1.
+    """
+    curve = saturating(sizes, rates)
+    wanted = KEEP * curve(sizes[-1])
+    return float(sizes[0]) if curve(sizes[0]) >= wanted else _reaching(curve, sizes[0], sizes[-1], wanted)
+
+
+def _reaching(curve: Callable[[float], float], first: float, last: float, wanted: float) -> float:
+    """Where a rising curve that is below `wanted` at `first` and not at `last` reaches it."""
     low, high = math.log(first), math.log(last)
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if curve(math.exp(middle)) >= KEEP * top else (middle, high)
-    at = math.exp(high)
-    return Knee(at, KEEP * top, top) if 2 * at <= last or len(pairs) < len(loads) else None
+        low, high = (low, middle) if curve(math.exp(middle)) >= wanted else (middle, high)
+    return math.exp(high)
 
 
 def _before_collapse(pairs: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
@@ -122,19 +137,6 @@ def highest_within(loads: Sequence[float], values: Sequence[float], bound: float
     if at == len(curve) - 1:
         return math.exp(pairs[-1][0])
     return math.exp(_between(pairs[at][0], pairs[at + 1][0], curve[at], curve[at + 1], limit))
-
-
-def lowest_reaching(loads: Sequence[float], values: Sequence[float], wanted: float) -> float | None:
-    """The lowest load at which a value that grows with it reaches `wanted` (above 0); None where it never does."""
-    pairs = [(math.log(load), math.log(value)) for load, value in zip(loads, values, strict=True) if value > 0]
-    curve = isotonic([value for _, value in pairs])
-    limit = math.log(wanted)
-    at = next((i for i, value in enumerate(curve) if value >= limit), None)
-    if at is None:
-        return None
-    if at == 0:
-        return math.exp(pairs[0][0])
-    return math.exp(_between(pairs[at - 1][0], pairs[at][0], curve[at - 1], curve[at], limit))
 
 
 def at_load(

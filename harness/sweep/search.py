@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from harness.sweep.knee import KEEP, at_load, highest_within, isotonic, knee, lowest_reaching, saturating
+from harness.sweep.knee import KEEP, at_load, enough, falling, highest_within, isotonic, knee, saturating
 
 STEP = math.sqrt(2.0)
 REACH = 4.0
@@ -24,6 +24,8 @@ REACH = 4.0
 DRAWS = 200
 SURE = 0.15
 """A recommendation is repeated until its interval is within this share of it, or the rounds are used up."""
+POOL_REPEATS = 3
+"""Times that the pools are measured again until it is sure: what a slot more or less is worth is small next to what runs differ by."""
 QUIET_MIN = 3
 QUIET = 0.75
 """Quantile of the free share that figures are taken to."""
@@ -267,7 +269,9 @@ def _slots(
         return _smallest(drawn, concurrency, ample, pools, limits.p99_ms)
 
     found, spread = smallest(rounds), resample(rounds, smallest)
-    if _wide(found, spread):
+    for _ in range(POOL_REPEATS):
+        if not _wide(found, spread):
+            break
         rounds += measure("repeating the pools", cells, limits.rounds)
         found, spread = smallest(rounds), resample(rounds, smallest)
     notes = [f"the pool was not searched below {pools[0]} slots"] if found <= pools[0] > 1 else []
@@ -287,17 +291,18 @@ def _smallest(
     cells = [(concurrency, pool) for pool in pools]
     rates, lates = level(rounds, cells, "rate"), level(rounds, cells, "p99")
     known = [
-        (float(pool), rate / rates[-1], late / lates[-1])
-        for pool, rate, late in zip(pools, rates, lates, strict=True)
-        if rate > 0 and late > 0 and rates[-1] > 0 and lates[-1] > 0
+        (float(pool), rate, late) for pool, rate, late in zip(pools, rates, lates, strict=True) if rate > 0 and late > 0
     ]
-    if not known:
+    if not known or known[-1][0] < ample:
         return float(ample)
-    sizes, shares, slower = ([entry[i] for entry in known] for i in range(3))
-    rate_needs = lowest_reaching(sizes, [min(share, 1.0) for share in shares], KEEP)
-    # A pool may not lengthen the tail, either, where a tail is bounded: not by more than it may cost in rate.
-    late_needs = lowest_reaching(sizes, [min(1.0 / late, 1.0) for late in slower], KEEP) if p99_ms is not None else 1.0
-    return max(rate_needs or float(ample), late_needs or float(ample))
+    sizes, paces, tails = ([entry[i] for entry in known] for i in range(3))
+    least = enough(sizes, paces)
+    if p99_ms is None:
+        return least
+    # A pool may not break the bound, nor, where an ample one is over it already, lengthen the tail by more than it may cost in rate.
+    curve = falling(tails)
+    allowed = max(p99_ms, curve[-1]) / KEEP
+    return max(least, next(size for size, tail in zip(sizes, curve, strict=True) if tail <= allowed))
 
 
 def _why(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits, best: float) -> tuple[str, list[str]]:  # fmt: skip

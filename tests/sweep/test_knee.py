@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from harness.sweep.knee import at_load, falling, highest_within, isotonic, knee, lowest_reaching, unimodal
+from harness.sweep.knee import at_load, enough, falling, highest_within, isotonic, knee, unimodal
 
 LOADS = [1, 2, 4, 8, 16, 32, 64, 128]
 
@@ -77,10 +77,28 @@ def test_one_outlier_below_the_bound_does_not_count():
     assert highest_within(LOADS, [2, 2, 3, 5, 10, 60, 15, 80], 20) < 32
 
 
-def test_the_lowest_load_that_reaches_a_value():
-    assert lowest_reaching([4, 8, 16], [0.5, 0.9, 1.0], 0.9) == pytest.approx(8)
-    assert lowest_reaching([4, 8, 16], [0.96, 0.97, 1.0], 0.95) == pytest.approx(4)
-    assert lowest_reaching([4, 8], [0.5, 0.6], 0.95) is None
+def _rate(size: float) -> float:
+    return 10_000 * size / (size**2 + 20**2) ** 0.5
+
+
+POOLS = [16.0, 23.0, 32.0, 45.0, 64.0, 90.0, 128.0]
+
+
+def test_enough_is_where_the_curve_reaches_95_per_cent_of_its_last_value():
+    found = enough(POOLS, [_rate(size) for size in POOLS])
+    assert _rate(found) == pytest.approx(0.95 * _rate(128.0), rel=0.01)
+
+
+def test_one_point_that_is_off_moves_what_is_enough_little():
+    right = [_rate(size) for size in POOLS]
+    for at in range(len(POOLS)):
+        off = [rate * (1.04 if i == at else 1.0) for i, rate in enumerate(right)]
+        assert enough(POOLS, off) == pytest.approx(enough(POOLS, right), rel=0.2)
+
+
+def test_a_pool_that_is_enough_from_the_start_or_stands_alone():
+    assert enough([8.0, 16.0, 32.0], [100.0, 100.0, 100.0]) == 8.0
+    assert enough([8.0], [100.0]) == 8.0
 
 
 def test_values_between_and_outside_points():
