@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from typing import Any
 
+from decode_node.node import SWITCH_S
 from harness.history.recorder import Observer
 from harness.hosting.regions import Regions, RegionsMemory
 from harness.hosting.sglang.meeting import Meeting, fields_of
 from harness.node.shell import Streams
+from harness.protocol.recent import keep_last
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
 from harness.transport.base import Ownership, RecorderFactory, Target
 
 ROOMS_KEPT_MAX = 65_536
 """What is written late for a room comes within far fewer others."""
-SWITCH_S = 2e-5
-"""The receive threads stand for a network card, which no GIL holds up; see `decode_node.node`."""
 
 
 class Places:
@@ -24,14 +25,12 @@ class Places:
 
     def __init__(self, most: int = ROOMS_KEPT_MAX) -> None:
         """No room has had one."""
-        self._places: dict[int, tuple[int, int]] = {}
+        self._places: OrderedDict[int, tuple[int, int]] = OrderedDict()
         self._most = most
 
     def put(self, room: int, slot: int, tenure: int) -> None:
         """`room` has `slot` now."""
-        self._places[room] = (slot, tenure)
-        if len(self._places) > self._most:
-            del self._places[next(iter(self._places))]
+        keep_last(self._places, room, (slot, tenure), self._most)
 
     def of(self, room: int) -> tuple[int, int] | None:
         """Slot and tenure."""
@@ -66,7 +65,7 @@ def placed(streams: Streams, places: Places) -> RecorderFactory:
 
 def plane(settings: NodeSettings, regions: Regions, hosted: Any, streams: Streams) -> Target:
     """Our transport's end, for memory that the engine of `hosted` (a `HostedDecode`) has registered."""
-    sys.setswitchinterval(SWITCH_S)
+    sys.setswitchinterval(SWITCH_S)  # the receive threads stand for a network card, which no GIL holds up
     transport = registry.get(settings.transport.name, settings.transport.version)
     owners = Ownership(settings.decode_layout.slots, enforce=False)  # as released: whatever comes is applied
     record = placed(streams, hosted.places)

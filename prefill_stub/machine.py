@@ -19,6 +19,7 @@ from harness.protocol.layout import Layout
 from harness.protocol.memory import Buffers
 from harness.protocol.payload import Payload, field_mask
 from harness.protocol.ranks import placeholder, shard
+from harness.protocol.recent import keep_last
 from harness.protocol.rooms import is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
@@ -231,11 +232,7 @@ class PrefillMachine:
         """Forget a room, and remember that it has ended, where that is asked for."""
         self.rooms.pop(room, None)
         if remember or self.guards.remember_rooms:
-            self._ended[room] = tenure
-            if len(self._ended) > ENDED_MAX:
-                self._ended.popitem(
-                    last=False
-                )  # a plain dict would look for its first entry among the gaps of those gone
+            keep_last(self._ended, room, tenure, ENDED_MAX)
 
     def lose_decode(self, decode: int) -> None:
         """A decode node is gone, and its channel closed: forget its rooms and what they hold."""

@@ -19,6 +19,7 @@ from harness.protocol.layout import DIGEST_WORD, KV_DIGEST_WORD, ROOM_WORD, TENU
 from harness.protocol.memory import Buffers, Words
 from harness.protocol.payload import Payload, field_mask
 from harness.protocol.ranks import shard
+from harness.protocol.recent import keep_last
 from harness.protocol.rooms import NO_ROOM, is_room
 from harness.protocol.settings import NodeSettings
 from harness.protocol.slots import Pool
@@ -333,11 +334,7 @@ class ReferenceEngine:
         self.open.pop(handoff.room, None)
         self.ready.pop(handoff.room, None)
         if self.guards.remember_rooms:
-            self._ended[handoff.room] = handoff.index
-            if len(self._ended) > ENDED_MAX:
-                self._ended.popitem(
-                    last=False
-                )  # a plain dict would look for its first entry among the gaps of those gone
+            keep_last(self._ended, handoff.room, handoff.index, ENDED_MAX)
 
     def _end(self, handoff: Handoff, *, hold: bool) -> None:
         """Release now, or when the writer has drained."""
