@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any
 
 import msgspec
 
-from decode_node.node import SESSION_RETRY_S
 from decode_node.speaking import SpeakingDecodeNode
 from harness.faults.decode import DecodeFaults
 from harness.history.event import Role
@@ -71,18 +69,9 @@ class HostingDecodeNode(Hosting, SpeakingDecodeNode):
             wire.SessionAck: self._on_session_ack,
         }
 
-    def _request_sessions(self, now: float) -> None:
-        """Ask every prefill where its engine listens; the rest of a session is for a reference prefill."""
-        if self._guest is None:
-            super()._request_sessions(now)
-            return
-        self._next_request = now + SESSION_RETRY_S
-        assert self.settings is not None
-        spec = self.settings.decode_layout
-        session = wire.Session(self.index, self.incarnation, self._meeting, spec.slots, spec.pages)
-        for index in self._writers:
-            if index not in self._sessions:
-                self.send((int(Role.PREFILL), index), session)
+    def _descriptor(self) -> bytes:
+        """What a reference prefill must know; a hosted one finds its engine's own way."""
+        return super()._descriptor() if self._guest is None else self._meeting
 
     def peer_changed(self, peer: Address, *, alive: bool, dead: bool = False) -> None:
         """The engine has its own ways to find out; but a prefill that is there again listens elsewhere."""
@@ -114,5 +103,4 @@ class HostingDecodeNode(Hosting, SpeakingDecodeNode):
 def make(*arguments: Any, **options: Any) -> HostingDecodeNode:
     """Build the node."""
     prepare_torch()
-    sys.setswitchinterval(2e-5)  # see decode_node.node.make; a hosted engine gets Python's own back
     return HostingDecodeNode(*arguments, **options)

@@ -128,7 +128,6 @@ class DecodeNode(Shell):
 
     def _request_sessions(self, now: float) -> None:
         """Ask every prefill that has not answered; again now and then, since it may not have known our address yet."""
-        assert self._target is not None
         assert self.settings is not None
         self._next_request = now + SESSION_RETRY_S
         spec = self.settings.decode_layout

@@ -11,7 +11,6 @@ import urllib.request
 from typing import Any
 
 import msgspec
-import zmq
 
 from decode_node.mixed import Places, placed
 from decode_node.node import DecodeNode
@@ -23,6 +22,7 @@ from harness.hosting.sglang import frames
 from harness.hosting.sglang.bootstrap import LOOPBACK
 from harness.hosting.sglang.line import Line
 from harness.hosting.sglang.meeting import Meeting
+from harness.hosting.sglang.speaking import Speaking
 from harness.node.shell import Address, Streams
 from harness.protocol import wire
 from harness.protocol.layout import Layout
@@ -47,7 +47,7 @@ def rank_of(bootstrap: str) -> str:
         raise HarnessError(f"bootstrap server {bootstrap}: it does not know rank 0: {error}") from error
 
 
-class SpeakingDecodeNode(DecodeNode):
+class SpeakingDecodeNode(Speaking, DecodeNode):
     """A decode node; in a run whose prefill is hosted alone it speaks the engine's protocol to it."""
 
     _line: Line[frames.Status | frames.AbortAck] | None = None
@@ -61,8 +61,7 @@ class SpeakingDecodeNode(DecodeNode):
         self._ranks: dict[int, str] = {}
         self._prefill_of = Places()
         self._spare: list[Any] = []
-        self._line = Line(self.context, frames.to_decode)
-        self._poller.register(self._line.socket, zmq.POLLIN)
+        self._speak(Line(self.context, frames.to_decode))
         both = msgspec.structs.replace(
             settings,
             prefill_layout=split_layout(settings.prefill_layout).spec,
@@ -163,22 +162,3 @@ class SpeakingDecodeNode(DecodeNode):
             self.engine.deliver(wire.Status(message.room, message.status, known[0], drained=True))
         else:
             self.engine.deliver(wire.Drained(message.room, self._places.tenure(message.room), known[0]))
-
-    def _plain(self) -> bool:
-        """Not where a message has to be put into other words."""
-        return self._line is None and super()._plain()
-
-    def step(self, now: float) -> int:
-        """Hear what prefill's engine says, then as the reference."""
-        if self._line is not None:
-            for message in self._line.take():
-                self._heard(message)
-        return super().step(now)
-
-    def finish(self) -> None:
-        """Close the engine's sockets, then as the reference."""
-        if self._line is not None:
-            self._poller.unregister(self._line.socket)
-            self._line.close()
-            self._line = None
-        super().finish()

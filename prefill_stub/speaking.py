@@ -6,7 +6,6 @@ Its machine, its faults and its transport are the reference's. So it can be late
 from __future__ import annotations
 
 import msgspec
-import zmq
 
 from harness.errors import HandoffError
 from harness.history.event import Role
@@ -15,6 +14,7 @@ from harness.hosting.sglang import frames
 from harness.hosting.sglang.bootstrap import Bootstrap
 from harness.hosting.sglang.line import Line
 from harness.hosting.sglang.meeting import Meeting
+from harness.hosting.sglang.speaking import Speaking
 from harness.node.shell import Address, Streams
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
@@ -29,7 +29,7 @@ TENURE = 1
 """SGLang's protocol has none; ours takes 0 for a room that never had a slot."""
 
 
-class SpeakingPrefillNode(PrefillNode):
+class SpeakingPrefillNode(Speaking, PrefillNode):
     """A prefill node; in a run whose decode is hosted alone it speaks the engine's protocol to it."""
 
     _line: Line[FromDecode] | None = None
@@ -51,9 +51,9 @@ class SpeakingPrefillNode(PrefillNode):
         self._meetings: dict[str, tuple[int, Meeting]] = {}
         self._endpoints: dict[int, str] = {}
         self._aborted: dict[int, frames.Abort] = {}
-        self._line = Line(self.context, frames.to_prefill)
-        self._bootstrap = Bootstrap(self._line.port)
-        self._poller.register(self._line.socket, zmq.POLLIN)
+        line: Line[FromDecode] = Line(self.context, frames.to_prefill)
+        self._bootstrap = Bootstrap(line.port)
+        self._speak(line)
 
     def _open_session(self, message: wire.Session) -> None:
         """Open the data plane, and say where the bootstrap server is: the engine does the rest."""
@@ -132,22 +132,8 @@ class SpeakingPrefillNode(PrefillNode):
             ack = frames.AbortAck(abort.room, generation=abort.generation)
             self._line.tell(f"{abort.endpoint}:{abort.port}", ack.frames())
 
-    def _plain(self) -> bool:
-        """Not where a message has to be put into other words."""
-        return self._line is None and super()._plain()
-
-    def step(self, now: float) -> int:
-        """Hear what decode's engine says, then as the reference."""
-        if self._line is not None:
-            for message in self._line.take():
-                self._heard(message)
-        return super().step(now)
-
     def finish(self) -> None:
-        """Close the engine's sockets, then as the reference."""
+        """Close the bootstrap server, too."""
         if self._line is not None:
-            self._poller.unregister(self._line.socket)
             self._bootstrap.close()
-            self._line.close()
-            self._line = None
         super().finish()
