@@ -239,8 +239,8 @@ class DecodeTransferQueue:
         done, rest = [], []
         for entry in self.queue:
             status, req = entry.kv_receiver.poll(), entry.req
-            token, cached, room = self.buffers.get_buf(entry.metadata_buffer_index)
-            landed = room[0].item()
+            landed = self.buffers.bootstrap_room[entry.metadata_buffer_index, 0].item()  # before the rest, since it lands last
+            token, cached, _ = self.buffers.get_buf(entry.metadata_buffer_index)
             if "torn" not in BUGS and landed and token[0].item() == 0:
                 landed = 0
             if status == KVPoll.Failed:
