@@ -88,12 +88,8 @@ def _merge(into: Extensions, source: Extensions) -> None:
 
 def pinned(plugin: str, folder: Path | None = None) -> str:
     """`plugin` with its absolute path and the hash of its content; a relative path is one in `folder` (None: here). Raises UsageError."""
-    path, _, wanted = plugin.partition(_MARK)
-    absolute = ((folder or Path.cwd()) / Path(path).expanduser()).resolve()
-    digest = hashlib.sha256(_content(absolute)).hexdigest()
-    if wanted and wanted != digest:
-        raise FieldError("plugins", str(absolute), f"the content that the run had, sha256={wanted}")
-    return f"{absolute}{_MARK}{digest}"
+    path, _, digest = _read(plugin, folder)
+    return f"{path}{_MARK}{digest}"
 
 
 def path_of(plugin: str) -> Path:
@@ -113,19 +109,25 @@ def copies(plugins: Iterable[str], folder: Path) -> tuple[str, ...]:
     )
 
 
-def _content(path: Path) -> bytes:
+def _read(plugin: str, folder: Path | None = None) -> tuple[Path, bytes, str]:
+    """(absolute path, content, its hash) of a plugin that has the hash that it is named with, if it is named with one; see `pinned`."""
+    name, _, wanted = plugin.partition(_MARK)
+    path = ((folder or Path.cwd()) / Path(name).expanduser()).resolve()
     try:
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"plugin {path}: {error.strerror}") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if wanted and wanted != digest:
+        raise FieldError("plugins", str(path), f"the content that the run had, sha256={wanted}")
+    return path, content, digest
 
 
 @functools.lru_cache(maxsize=4 * PLUGINS_MAX)
 def _load(plugin: str) -> Extensions:
     """What a file adds; the last ones are kept, by content and place."""
-    path = path_of(pinned(plugin))
-    content = _content(path)
-    module = types.ModuleType(f"handoff_plugin_{hashlib.sha256(content).hexdigest()[:16]}")
+    path, content, digest = _read(plugin)
+    module = types.ModuleType(f"handoff_plugin_{digest[:16]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses look their module up
     return _collect(path, lambda: exec(compile(content, str(path), "exec"), module.__dict__))  # noqa: S102

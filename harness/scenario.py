@@ -278,8 +278,8 @@ def check(scenario: Scenario) -> None:
 
 
 def _check_mutants(names: tuple[str, ...]) -> None:
+    known = {**MUTANTS, **extension.active().mutants}
     for mutant in names:
-        known = {**MUTANTS, **extension.active().mutants}
         if mutant not in known:
             raise FieldError("mutants", mutant, "one of " + ", ".join(known))
 

@@ -122,14 +122,9 @@ def mooncake(version: str) -> dict[str, Any]:
 
 def nixl(version: str) -> dict[str, Any]:
     """Load a release from the cache and start its UCX backend."""
-    from harness.releases import engines  # noqa: PLC0415
+    from harness.transport import nixl as transport  # noqa: PLC0415
 
-    api: Any = engines.load("nixl", version)
-    os.environ.setdefault("UCX_TLS", "tcp,self")
-    settings = api.nixl_agent_config(enable_prog_thread=False, enable_listen_thread=False, backends=["UCX"])
-    agent = api.nixl_agent(f"doctor-{os.getpid()}", settings)
-    if "UCX" not in agent.backends:
-        raise RuntimeError("its UCX backend did not start")
+    transport.make_agent(version, transport.NAME)
     return {}
 
 

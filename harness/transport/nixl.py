@@ -41,7 +41,7 @@ SPINS = 200
 USER_PLANE = os.environ.get("UCX_TLS")
 
 
-def _agent(version: str, plane: str) -> Any:
+def make_agent(version: str, plane: str) -> Any:
     """An agent with a name of its own; raises HarnessError when the release cannot be loaded or UCX does not start."""
     api = engines.load(NAME, version)
     os.environ["UCX_TLS"] = USER_PLANE or PLANES[plane]
@@ -168,7 +168,7 @@ class NixlTransport:
     ) -> Target:
         """Register the region; raises HarnessError, OSError."""
         del owners, seed, recorder
-        agent = _agent(self.version, self.name)
+        agent = make_agent(self.version, self.name)
         base = address_of(memory.view)
         with _explained(f"{NAME}: {memory.size_bytes} bytes could not be registered"):
             registered = agent.register_memory([(base, memory.size_bytes, 0, "")], "DRAM")
@@ -201,7 +201,7 @@ class NixlTransport:
                 line = stack.enter_context(lifeline(str(where["host"]), int(where["port"])))
             except (ValueError, KeyError, TypeError) as error:
                 raise TransportError(f"not a descriptor of {NAME}: {error!r}") from error
-            agents = [_agent(self.version, self.name) for _ in range(settings.connections)]
+            agents = [make_agent(self.version, self.name) for _ in range(settings.connections)]
             movers = [NixlMover(agent, metadata, base) for agent in agents]
             channel = EngineChannel(settings, seed, recorder, movers, line, size, observes=True)
             stack.pop_all()
