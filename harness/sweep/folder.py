@@ -35,6 +35,8 @@ class Run(msgspec.Struct, frozen=True):
     """Relative to the sweep's folder."""
     other_cpu: float = 0.0
     """Share of the cores' time that went to other work meanwhile, 0 to 1."""
+    at_s: float = 0.0
+    """When it came to its end, seconds since the epoch."""
 
 
 class SweepFolder:
@@ -95,9 +97,8 @@ class SweepFolder:
                 results = None if saved["error"] else json.loads((path.parent / "results.json").read_text())
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UsageError(f"{path}: damaged: {error}; remove its folder to have that run made again") from error
-            yield Run(
-                job, results, saved["error"], str(path.parent.relative_to(self.path)), saved.get("other_cpu", 0.0)
-            )
+            own = str(path.parent.relative_to(self.path))
+            yield Run(job, results, saved["error"], own, saved.get("other_cpu", 0.0), saved.get("at_s", 0.0))
 
     def done(self) -> set[tuple[str, int]]:
         """(cell, repeat) of every run that has come to an end."""
@@ -110,9 +111,10 @@ class SweepFolder:
         stays = results is not None and (keep == "all" or (keep == "anomalies" and bool(results["anomalies"])))
         if not stays and error is None:
             shutil.rmtree(run.history, ignore_errors=True)
-        saved = {"values": job.values, "repeat": job.repeat, "error": error, "history": stays or error is not None, "other_cpu": round(other_cpu, 3)}  # fmt: skip
+        at_s = round(time.time(), 3)
+        saved = {"values": job.values, "repeat": job.repeat, "error": error, "history": stays or error is not None, "other_cpu": round(other_cpu, 3), "at_s": at_s}  # fmt: skip
         write(run.path / "cell.json", json.dumps(saved, indent=1) + "\n")
-        return Run(job, results, error, str(run.path.relative_to(self.path)), other_cpu)
+        return Run(job, results, error, str(run.path.relative_to(self.path)), other_cpu, at_s)
 
     def discard(self, run: RunFolder) -> None:
         """Forget a run that was interrupted: it will be made again."""

@@ -13,6 +13,9 @@ KEEP = 0.95
 
 SHAPES = (1.0, 1.5, 2.0, 3.0, 6.0)
 USUAL = 2.0
+UNUSUAL = 3.0
+"""How much better a shape of twice or half the usual sharpness must fit: of noisy points each draw would choose another one, and with it a
+knee that is half or twice as far. Points that lie on a curve choose theirs whatever this is."""
 FALLEN = 0.8
 """A rate below this share of the top, beyond the top, has collapsed."""
 
@@ -61,13 +64,13 @@ def saturating(loads: Sequence[float], rates: Sequence[float]) -> Callable[[floa
     little; a handful of shapes `k` and a grid of `half` are tried, and a shape far from the usual one must fit better. `loads` and `rates` (n,) above 0.
     """
     x, y = np.log(np.asarray(loads, float)), np.log(np.asarray(rates, float))
-    halves = np.exp(np.linspace(x.min() - 2.0, x.max() + 2.0, 80))
+    halves = np.exp(np.linspace(x.min() - 2.0, x.max() + 2.0, 400))
     best, found = math.inf, (0.0, 1.0, 1.0)
     for shape in SHAPES:
         form = x - np.log(np.exp(shape * x) + halves[:, None] ** shape) / shape
-        tops = np.median(y - form, axis=1)
-        errors = np.abs(y - form - tops[:, None]).sum(axis=1)
-        errors *= 1.0 + 0.1 * abs(math.log2(shape / USUAL))
+        tops = np.mean(y - form, axis=1)
+        errors = ((y - form - tops[:, None]) ** 2).sum(axis=1)
+        errors *= 1.0 + UNUSUAL * abs(math.log2(shape / USUAL))
         at = int(errors.argmin())
         if errors[at] < best:
             best, found = float(errors[at]), (float(tops[at]), float(halves[at]), shape)

@@ -1,8 +1,8 @@
 """The search behind `handoff tune`, without processes: it asks for cells to be measured and says what to recommend.
 
-Machines are shared, so every step is made in rounds that measure each of its cells once, and what the machine did besides is measured
-with each run. Figures are compared as they would be if every run had had the same share of the machine: that of the quieter runs.
-How sure a figure is comes from drawing the rounds again, with replacement.
+Machines are shared, so every step is made in rounds that measure each of its cells once, and figures are compared as they would be at one
+pace of the machine, see `harness.sweep.pace`. How sure a figure is comes from drawing the rounds again, with replacement; what is not
+sure is measured again.
 """
 
 from __future__ import annotations
@@ -10,38 +10,26 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
-import numpy as np
 
 from harness.sweep.knee import KEEP, at_load, enough, falling, highest_within, isotonic, knee, saturating
+from harness.sweep.pace import Cell, Point, Rounds, level, paced, swing
 
 STEP = math.sqrt(2.0)
 REACH = 4.0
 """The decisive cells reach from a fourth to four times of the first guess."""
+PLATEAU = 3.0
+"""A knee is told from cells this many times below and above it, at least: where the rate rises steeply, and where it no longer does."""
+TIE = 1.5
 DRAWS = 200
-SURE = 0.15
+SURE = 0.12
 """A recommendation is repeated until its interval is within this share of it, or the rounds are used up."""
-POOL_REPEATS = 3
-"""Times that the pools are measured again until it is sure: what a slot more or less is worth is small next to what runs differ by."""
-QUIET_MIN = 3
-QUIET = 0.75
-"""Quantile of the free share that figures are taken to."""
-OTHER_MAX = 0.95
-SIGN = {"rate": 1, "p99": -1}
-"""How a figure moves with the free share of the machine."""
-SLOPE_MAX = 2.0
-SAME = 0.02
-"""Free shares that differ by no more than this, on a log scale, are the same."""
-T = TypeVar("T")
+REPEATS = 4
+"""Times that what decides is measured again until it is sure."""
 
-Point = Mapping[str, float]
-"""One run: `rate` in hand-offs a second, `p99` in ms, `held` slots on average, `other` the share of the machine that did other work;
-without `rate` where it failed."""
-Cell = tuple[int, int]
-"""(concurrency, slots)."""
 Measure = Callable[[str, Sequence[Cell], int], list[dict[Cell, Point]]]
 """(title, cells, rounds) to the runs of each round."""
 
@@ -72,6 +60,9 @@ class Advice(msgspec.Struct, frozen=True):
     slots_range: tuple[float, float]
     rate: Estimate
     p99: Estimate
+    """Hand-offs a second, and ms, at the usual pace of the machine."""
+    swing: tuple[float, float]
+    """The machine's pace in the slowest and the fastest twentieth of the time; 1 is the usual one."""
     why: str
     notes: list[str]
 
@@ -86,10 +77,11 @@ def advise(measure: Measure, limits: Limits) -> Advice:
     guess = _climb(measure, limits, ample)
     rounds, cells = _bracket(measure, limits, guess, ample)
     best, spread = _concurrency(rounds, cells, limits)
-    if _wide(best, spread):
-        rounds += measure(
-            "repeating what decides", [cell for cell in cells if best / 3 <= cell[0] <= best * 3], limits.rounds
-        )
+    for _ in range(REPEATS):
+        if not _wide(best, spread):
+            break
+        near = cells
+        rounds += measure("repeating what decides", near, limits.rounds)
         best, spread = _concurrency(rounds, cells, limits)
     concurrency = max(1, round(best))
     slots, slots_range = ample, (float(ample), float(ample))
@@ -99,20 +91,18 @@ def advise(measure: Measure, limits: Limits) -> Advice:
         slots, slots_range, slot_notes, final = _slots(measure, limits, concurrency, _held(rounds, best))
     final += measure("confirming", [(concurrency, slots)], limits.rounds)
     # A larger pool is worth less than 5 % by now: its runs, minutes apart, tell more of the rate than those of one moment alone.
-    alike = [p for one in final for cell, p in one.items() if cell[1] >= slots and "rate" in p]
-    points = quieter(alike, lambda p: p["other"])
-    why, notes = _why(rounds, cells, limits, best)
+    points = [p for one in paced(final) for cell, p in one.items() if cell[1] >= slots]
+    why, notes = _why(paced(rounds), cells, limits, best)
     p99 = _median([p["p99"] for p in points])
     if limits.p99_ms is not None and p99.low > limits.p99_ms:
         notes.append(
             f"the confirming runs were over the bound: p99 {p99.value:.3g} ms; the machine changed meanwhile, or the pool is too small"
         )
-    if _wide(best, spread):
-        notes.append(
-            "not sure: the interval of the concurrency reaches beyond 15 % of it; run it again when the machine is quieter, or with more --repeats"
-        )
+    for what, value, within in (("concurrency", best, spread), ("slots", float(slots), slots_range)):
+        if _wide(value, within):
+            notes.append(f"not sure: the interval of the {what} reaches beyond 15 % of it; run it again when the machine is quieter, or with more --repeats")  # fmt: skip
     return Advice(
-        concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), p99,
+        concurrency, slots, spread, slots_range, _median([p["rate"] for p in points]), p99, swing(rounds + final),
         why, notes + slot_notes,
     )  # fmt: skip
 
@@ -135,23 +125,27 @@ def _climb(measure: Measure, limits: Limits, ample: int) -> float:
 
 
 def _bracket(measure: Measure, limits: Limits, guess: float, ample: int) -> tuple[list[dict[Cell, Point]], list[Cell]]:
-    """Measure around the guess, and again around the edge as long as the answer lies at one."""
+    """Measure around the guess, and again around the edge as long as the answer lies at one, or what it is compared with is too near to it."""
     rounds: list[dict[Cell, Point]] = []
     cells: list[Cell] = []
     for title in ("finding the knee", "looking further", "looking further still"):
         new = [cell for c in around(guess, limits.max_concurrency) if (cell := (c, ample)) not in cells]
-        rounds += measure(title, new, limits.rounds)
+        # Cells that were measured before tell the pace of this moment from that of the last.
+        known = [cell for cell in cells if guess / TIE <= cell[0] <= guess * TIE]
+        rounds += measure(title, sorted(new + known), limits.rounds)
         cells = sorted(cells + new)
         low, high = float(cells[0][0]), float(cells[-1][0])
+        best, flat = low, None
         try:
-            best = _pick(rounds, cells, limits)[0]
+            best, flat, _ = _pick(paced(rounds), cells, limits)
         except NothingFits:
             if low <= 1:
                 raise
-            best = low
-        if low < best < high or (best <= low <= 1) or (best >= high >= limits.max_concurrency):
+        reach = PLATEAU if best == flat else 1.0
+        up, down = high >= limits.max_concurrency or high > reach * best, low <= 1 or low * reach < best
+        if up and down:
             break
-        guess = low if best <= low else high
+        guess = high if down else low
     return rounds, cells
 
 
@@ -162,53 +156,12 @@ def around(guess: float, most: int) -> list[int]:
     return sorted({min(max(load, 1), most) for load in loads})
 
 
-def level(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], name: str) -> list[float]:
-    """`name` (`rate` or `p99`) of each cell, the median over its runs, all taken to one share of the machine; NaN for a cell without runs.
-
-    How a figure moves with the free share is fitted within the cells, a straight line on log scales, the same for all of them. All are
-    taken to the share that was free in the quieter quarter of the runs: not beyond what was seen, so a machine that was busy all
-    the time stays busy in the result.
-    """
-    found = [
-        [(math.log1p(-min(p["other"], OTHER_MAX)), math.log(p[name])) for one in rounds if (p := one.get(cell, {})).get(name)]
-        for cell in cells
-    ]  # fmt: skip
-    free = [x for points in found for x, _ in points]
-    if not free:
-        return [math.nan] * len(cells)
-    slope, quiet = _slope(found, SIGN[name]), float(np.quantile(free, QUIET))
-    return [
-        math.exp(statistics.median([y - slope * (x - quiet) for x, y in points])) if points else math.nan
-        for points in found
-    ]
-
-
-def _slope(cells: Sequence[Sequence[tuple[float, float]]], sign: int) -> float:
-    """The common slope within the cells, 0 to SLOPE_MAX in the direction of `sign`; 0 where the shares hardly differ."""
-    moved = [pair for points in cells if points for pair in _centred(points)]
-    square = sum(x * x for x, _ in moved)
-    if square < len(moved) * SAME**2:
-        return 0.0
-    return sign * min(max(sign * sum(x * y for x, y in moved) / square, 0.0), SLOPE_MAX)
-
-
-def _centred(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    middle = [statistics.fmean(column) for column in zip(*points, strict=True)]
-    return [(x - middle[0], y - middle[1]) for x, y in points]
-
-
-def quieter(items: Sequence[T], noise: Callable[[T], float]) -> list[T]:
-    """The half, rounded up, with the least `noise`; at least QUIET_MIN where there are so many."""
-    count = max((len(items) + 1) // 2, QUIET_MIN)
-    return sorted(items, key=noise)[:count]
-
-
-def _pick(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits) -> tuple[float, float | None, float | None]:  # fmt: skip
-    """(recommended concurrency, that of the knee or None, the highest that keeps the bound or None); raises NothingFits."""
+def _pick(even: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, float | None, float | None]:
+    """(recommended concurrency, where the rate has levelled off or None, the highest that keeps the bound or None); raises NothingFits."""
     pairs = [
         (float(cell[0]), rate, late)
-        for cell, rate, late in zip(cells, level(rounds, cells, "rate"), level(rounds, cells, "p99"), strict=True)
-        if not math.isnan(rate) and not math.isnan(late)
+        for cell, rate, late in zip(cells, level(even, cells, "rate"), level(even, cells, "p99"), strict=True)
+        if not math.isnan(rate)
     ]
     if not pairs:
         raise NothingFits("no run of the decisive cells came to an end")
@@ -223,18 +176,16 @@ def _pick(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits:
     return min(at if at is not None else loads[-1], within if within is not None else math.inf), at, within
 
 
-def _concurrency(
-    rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits
-) -> tuple[float, tuple[float, float]]:
-    best = _pick(rounds, cells, limits)[0]
+def _concurrency(rounds: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, tuple[float, float]]:
+    even = paced(rounds)
 
-    def again(drawn: Sequence[Mapping[Cell, Point]]) -> float:
+    def again(drawn: Rounds) -> float:
         try:
             return _pick(drawn, cells, limits)[0]
         except NothingFits:
             return 1.0
 
-    return best, resample(rounds, again)
+    return _pick(even, cells, limits)[0], resample(even, again)
 
 
 def resample(rounds: Sequence[Any], figure: Callable[[Sequence[Any]], float]) -> tuple[float, float]:
@@ -248,7 +199,7 @@ def _wide(value: float, spread: tuple[float, float]) -> bool:
     return spread[1] > value * (1 + SURE) or spread[0] < value / (1 + SURE)
 
 
-def _held(rounds: Sequence[Mapping[Cell, Point]], load: float) -> float:
+def _held(rounds: Rounds, load: float) -> float:
     """Slots in use at about this load."""
     held = [(abs(math.log(cell[0] / load)), p["held"]) for one in rounds for cell, p in one.items() if p.get("held")]
     nearest = min((distance for distance, _ in held), default=0.0)
@@ -264,16 +215,12 @@ def _slots(
     pools = _pools(least, max(least, min(concurrency, held * 2)), ample)
     cells = [(concurrency, pool) for pool in pools]
     rounds = measure("finding the smallest pool", cells, limits.rounds)
-
-    def smallest(drawn: Sequence[Mapping[Cell, Point]]) -> float:
-        return _smallest(drawn, concurrency, ample, pools, limits.p99_ms)
-
-    found, spread = smallest(rounds), resample(rounds, smallest)
-    for _ in range(POOL_REPEATS):
+    found, spread = _smallest_of(rounds, cells, limits)
+    for _ in range(REPEATS):
         if not _wide(found, spread):
             break
         rounds += measure("repeating the pools", cells, limits.rounds)
-        found, spread = smallest(rounds), resample(rounds, smallest)
+        found, spread = _smallest_of(rounds, cells, limits)
     notes = [f"the pool was not searched below {pools[0]} slots"] if found <= pools[0] > 1 else []
     return math.ceil(round(found, 6)), spread, notes, rounds
 
@@ -284,15 +231,20 @@ def _pools(least: float, most: float, ample: int) -> list[int]:
     return sorted({min(max(pool, 1), ample) for pool in pools} | {ample})
 
 
-def _smallest(
-    rounds: Sequence[Mapping[Cell, Point]], concurrency: int, ample: int, pools: Sequence[int], p99_ms: float | None
-) -> float:
-    """The smallest of `pools` (rising, the last one `ample`) that keeps KEEP of the last one's rate."""
-    cells = [(concurrency, pool) for pool in pools]
-    rates, lates = level(rounds, cells, "rate"), level(rounds, cells, "p99")
-    known = [
-        (float(pool), rate, late) for pool, rate, late in zip(pools, rates, lates, strict=True) if rate > 0 and late > 0
-    ]
+def _smallest_of(rounds: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, tuple[float, float]]:
+    even = paced(rounds)
+
+    def smallest(drawn: Rounds) -> float:
+        return _smallest(drawn, cells, limits.p99_ms)
+
+    return smallest(even), resample(even, smallest)
+
+
+def _smallest(even: Rounds, cells: Sequence[Cell], p99_ms: float | None) -> float:
+    """The smallest of the pools of `cells` (rising, the last one ample) that keeps KEEP of the last one's rate."""
+    rates, lates = level(even, cells, "rate"), level(even, cells, "p99")
+    known = [(float(cell[1]), rate, late) for cell, rate, late in zip(cells, rates, lates, strict=True) if rate > 0]
+    ample = cells[-1][1]
     if not known or known[-1][0] < ample:
         return float(ample)
     sizes, paces, tails = ([entry[i] for entry in known] for i in range(3))
@@ -305,20 +257,21 @@ def _smallest(
     return max(least, next(size for size, tail in zip(sizes, curve, strict=True) if tail <= allowed))
 
 
-def _why(rounds: Sequence[Mapping[Cell, Point]], cells: Sequence[Cell], limits: Limits, best: float) -> tuple[str, list[str]]:  # fmt: skip
-    _, at, within = _pick(rounds, cells, limits)
-    notes = []
-    if at is None:
-        notes.append(f"the rate still rises at {cells[-1][0]} in flight, the most that was tried")
+def _why(even: Rounds, cells: Sequence[Cell], limits: Limits, best: float) -> tuple[str, list[str]]:
+    _, at, within = _pick(even, cells, limits)
+    most = cells[-1][0]
+    notes = [f"the rate still rises at {most} in flight, the most that was tried"] if at is None and best >= most else []  # fmt: skip
     if within is not None and (at is None or within < at):
-        return f"the bound: p99 reaches {limits.p99_ms:g} ms at {within:.3g} in flight", notes
+        return f"the bound: p99 reaches {limits.p99_ms:g} ms at {within:.3g} in flight at the usual pace", notes  # fmt: skip
     if at is None:
         return "the end of the range", notes
-    loads = [float(cell[0]) for cell in cells]
-    known = [(x, y) for x, y in zip(loads, level(rounds, cells, "p99"), strict=True) if not math.isnan(y)]
-    tail = at_load([x for x, _ in known], [y for _, y in known], best, isotonic)
-    rates = [(x, y) for x, y in zip(loads, level(rounds, cells, "rate"), strict=True) if not math.isnan(y)]
-    top = saturating([x for x, _ in rates], [y for _, y in rates])(loads[-1])
+    known = [
+        (float(cell[0]), rate, late)
+        for cell, rate, late in zip(cells, level(even, cells, "rate"), level(even, cells, "p99"), strict=True)
+        if not math.isnan(rate)
+    ]
+    loads, rates, lates = ([entry[i] for entry in known] for i in range(3))
+    tail, top = at_load(loads, lates, best, isotonic), saturating(loads, rates)(loads[-1])
     return f"the knee: more in flight brings less than 5 % more rate (p99 is {tail:.3g} ms there; the most that was tried gives {top:.0f}/s)", notes  # fmt: skip
 
 

@@ -21,10 +21,11 @@ from harness.sweep.cells import to_json
 from harness.sweep.folder import Run, SweepFolder
 from harness.sweep.grid import Axis
 from harness.sweep.outputs import write_all
+from harness.sweep.pace import Cell, Point
 from harness.sweep.plan import Job, Plan, key
 from harness.sweep.progress import progress
 from harness.sweep.run import Runner
-from harness.sweep.search import Advice, Cell, Limits, NothingFits, Point
+from harness.sweep.search import Advice, Limits, NothingFits
 from harness.sweep.stats import Summary, summaries
 from harness.sweep.sweep import EXIT_INTERRUPTED, SECONDS_MAX
 from harness.sweep.table import number, percent, table
@@ -125,7 +126,13 @@ def point(run: Run) -> Point:
     if results is None or not results["latency_ms"] or results["interrupted"]:
         return {}
     held = results["slot_occupancy"] * run.job.values[SLOTS]
-    return {"rate": results["rate_per_s"], "p99": results["latency_ms"]["p99"], "held": held, "other": run.other_cpu}
+    return {
+        "rate": results["rate_per_s"],
+        "p99": results["latency_ms"]["p99"],
+        "held": held,
+        "other": run.other_cpu,
+        "at_s": run.at_s,
+    }
 
 
 def _report(
@@ -166,11 +173,15 @@ def words(advice: Advice, cells: Sequence[Summary]) -> list[str]:
     found = [
         (
             f"Recommended: concurrency {advice.concurrency}, slots {advice.slots}. That gives {number(advice.rate.value)} hand-offs a second "
-            f"({number(advice.rate.low)} to {number(advice.rate.high)}), p99 {number(advice.p99.value)} ms ({number(advice.p99.low)} to {number(advice.p99.high)})."
+            f"({number(advice.rate.low)} to {number(advice.rate.high)}), p99 {number(advice.p99.value)} ms ({number(advice.p99.low)} to {number(advice.p99.high)}), "
+            "at the usual pace of the machine."
         ),
         f"Decided by {advice.why}.",
         f"How sure (95 %, from drawing the rounds again): concurrency {number(low)} to {number(high)}, slots {number(least)} to {number(most)}.",
     ]
+    slow, fast = advice.swing
+    if fast / slow > 1 + search.SURE:
+        found.append(f"The machine's own pace changed meanwhile from {slow:.0%} to {fast:.0%} of the usual; cells are compared at one pace, the table has what was measured.".replace("%", " %"))  # fmt: skip
     mine = [c for c in cells if c.values == {CONCURRENCY: advice.concurrency, SLOTS: advice.slots}]
     for cell in mine:
         if cell.verdict == "invalid":
