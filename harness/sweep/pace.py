@@ -109,15 +109,15 @@ def _pace(groups: NDArray[Any], rate: Floats, at_s: Floats) -> Floats:
     near = np.divide(near, weight, out=np.zeros_like(near), where=weight > SAME)
     pace: Floats = np.zeros(len(rate))
     for _ in range(PASSES):
-        pace[:] = near @ (rate - _means(groups, rate - pace))
+        pace = near @ (rate - _means(groups, rate - pace))
         pace -= pace.mean()
     return pace
 
 
 def _means(groups: NDArray[Any], values: Floats) -> Floats:
     """For each value, the mean of its group."""
-    means: Floats = np.bincount(groups, values) / np.bincount(groups)
-    return means[groups]
+    found: Floats = (np.bincount(groups, values) / np.bincount(groups))[groups]
+    return found
 
 
 def _slope(groups: NDArray[Any], x: Floats, y: Floats, sign: int) -> float:
