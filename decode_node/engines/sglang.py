@@ -228,21 +228,32 @@ class HostedDecode:
         for request in requests:
             handoff = self.open.get(request.room)
             if handoff is not None:
-                self._end(handoff, self._reason(handoff), self._word_read(handoff.slot))
+                word = self._word_refused(handoff)
+                self._end(handoff, self._reason(handoff, word), word)
 
-    def _reason(self, handoff: Handoff) -> Reason:
+    def _reason(self, handoff: Handoff, word: int) -> Reason:
         """Why SGLang gave the request up, from what it had seen: only a time-out is known by its words alone."""
         if handoff.cancelled and handoff.status != SUCCESS:
             return Reason.CANCELLED
         if handoff.status == SUCCESS:
-            word = self._word_read(handoff.slot)
             return Reason.MISMATCH if word not in {0, handoff.room} else Reason.PREFILL_FAILED
         message = str(getattr(handoff.request.finished_reason, "message", ""))
         return Reason.TIMEOUT if "timed out" in message else Reason.PREFILL_FAILED
 
-    def _word_read(self, slot: int) -> int:
-        """The room word at SGLang's last read of the slot."""
-        return int(getattr(self.buffers, "words_read", {}).get(slot, 0))
+    def _words_read(self, slot: int) -> tuple[int, int]:
+        """The room words before and after SGLang's last read of the slot."""
+        before, after = getattr(self.buffers, "words_read", {}).get(slot, (0, 0))
+        return int(before), int(after)
+
+    def _word_refused(self, handoff: Handoff) -> int:
+        """The room word that SGLang gave the request up for: the first that is another's, as it was before the read, after it or is now.
+
+        Up to 0.5.10 the row is handed out by reference, and the room looked at after that.
+        """
+        if handoff.slot < 0:
+            return 0
+        words = (*self._words_read(handoff.slot), room_word(self.buffers, handoff.slot))
+        return next((word for word in words if word not in {0, handoff.room}), words[0])
 
     def _give_back(self, request: Request) -> None:
         """SGLang, or a finished request, releases pages."""
@@ -269,7 +280,7 @@ class HostedDecode:
                 Verb.KV_PAGE, handoff.room, slot, tenure, value=named, code=0 if whole else 1, a=layer,
                 b=request.pages[position], c=position,
             )  # fmt: skip
-        word = self._word_read(slot) if self._has_room else handoff.room
+        word = self._words_read(slot)[0] if self._has_room else handoff.room
         self.record.row(
             Verb.COMMIT, handoff.room, slot, tenure, request.mask, digest >> 32, word, request.tags(self.cached)
         )

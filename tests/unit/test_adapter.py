@@ -216,7 +216,7 @@ def test_what_is_watched_still_does_what_it_did() -> None:
     buffers.bootstrap_room[1, 0] = 9
     assert buffers.get_buf(1)[0] == 9
     buffers.bootstrap_room[1, 0] = 0
-    assert buffers.words_read == {1: 9}
+    assert buffers.words_read == {1: (9, 9)}
 
     class Receiver:
         bootstrap_room = 7

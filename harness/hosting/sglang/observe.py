@@ -9,14 +9,19 @@ from harness.hosting.sglang.release import room_word
 
 
 def watched_buffers(kind: Any) -> type:
-    """A `MetadataBuffers` that keeps, for each slot, the room word at its last read in `words_read`."""
+    """A `MetadataBuffers` that keeps, for each slot, the room words just before and just after its last read in `words_read`.
+
+    Two, because a write may land while the row is read: the engine then saw one of them, and nobody can say which.
+    """
 
     class WatchedBuffers(kind):  # type: ignore[misc]
-        words_read: dict[int, int]
+        words_read: dict[int, tuple[int, int]]
 
         def get_buf(self, idx: int) -> Any:
-            self.__dict__.setdefault("words_read", {})[idx] = room_word(self, idx)
-            return super().get_buf(idx)
+            before = room_word(self, idx)
+            row = super().get_buf(idx)
+            self.__dict__.setdefault("words_read", {})[idx] = before, room_word(self, idx)
+            return row
 
     return WatchedBuffers
 
