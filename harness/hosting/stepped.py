@@ -1,6 +1,7 @@
-"""Two places where a hosted engine's threads can be held up, so that their order is chosen: a look-up in a dict, and a send on a socket.
+"""Places where a hosted engine can be held up, so that an order is chosen: a look-up in a dict, a send on a socket, and each look at a row's fields.
 
-What is replaced is a container and a library's class, never a function of the engine: both do what they always do, one of them later.
+What is replaced is a container, a library's class or an object that is passed in, never a function of the engine: all do what they always do,
+some of it later.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import zmq
 
 HELD_S = 30.0
@@ -37,6 +39,51 @@ class HeldDict(dict[int, Any]):
                 self.reached.set()
                 self.go_on.wait(HELD_S)
         return there
+
+
+class Looks:
+    """Counts how often a row's tensors are looked up by name, and calls `act` just before one of these look-ups."""
+
+    def __init__(self) -> None:
+        """Nothing is to be called."""
+        self._left = -1
+        self._act: Callable[[], None] = lambda: None
+
+    def before(self, look: int, act: Callable[[], None]) -> None:
+        """Call `act` once, before the look-up with number `look`, counted from 0 and from now."""
+        self._left, self._act = look, act
+
+    @property
+    def over(self) -> bool:
+        """Whether `act` was called, or nothing is to be."""
+        return self._left < 0
+
+    def forget(self) -> None:
+        """Do not call it any more."""
+        self._left = -1
+
+    def look(self) -> None:
+        """One is about to be made."""
+        if self._left >= 0:
+            self._left -= 1
+            if self._left < 0:
+                self._act()
+
+
+def stepped_buffers(kind: Any, looks: Looks) -> type:
+    """A subclass of `kind`, a `MetadataBuffers`, whose tensors tell `looks` before they are looked up.
+
+    What is read of a tensor is read after its look-up: an engine that looks all of them up before it reads the first cannot be held up in between.
+    """
+
+    class SteppedBuffers(kind):  # type: ignore[misc]
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if isinstance(found, torch.Tensor):
+                looks.look()
+            return found
+
+    return SteppedBuffers
 
 
 class Gate:

@@ -17,6 +17,7 @@ MEANINGS = {
     "false-abort": "status before data on a reused slot: the healthy request is aborted",
     "stale-commit": "status before data on a reused slot: the previous owner's token is committed",
     "torn-row": "the room's block lands first: the previous owner's token is committed",
+    "torn-read": "a row lands whole while decode reads it: what was read before, the previous owner's, is committed with what was read after",
     "late-write": "a write that outlives its aborted request reaches the next owner of slot or page",
     "success-after-failed": "Success after Failed: the failed room counts as transferred",
     "cleared-room-revived": "Success for a cleared room: the room is in the table again, for good",

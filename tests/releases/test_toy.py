@@ -34,6 +34,7 @@ def test_a_good_release_has_no_hole(tmp_path: Path) -> None:
     [
         ("stale torn", {"false-abort"}),
         ("torn", {"torn-row"}),
+        ("room_last torn", {"torn-row", "torn-read"}),
         ("unchecked", {"stale-commit", "torn-row"}),
         ("undrained", {"late-write"}),
         ("resurrects", {"success-after-failed", "abort-forgotten"}),
@@ -48,6 +49,11 @@ def test_each_bug_is_found(tmp_path: Path, bug: str, holes: set[str]) -> None:
     assert holes <= {hole for hole, found in answer["found"].items() if found}, answer
     assert set(answer["provoked"]) == holes & {"lookup-race", "mixed-frames"}
     assert answer["dead_threads"] == []
+
+
+def test_a_row_is_not_torn_by_its_read_where_the_room_is_read_first(tmp_path: Path) -> None:
+    found = checked(tmp_path, "torn")["found"]
+    assert (found["torn-row"], found["torn-read"]) == (True, False)
 
 
 def test_a_dead_thread_is_named(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class MetadataBuffers:
         every = self._all()
         return [t.data_ptr() for t in every], [t.nbytes for t in every], [t[0].nbytes for t in every]
     def get_buf(self, idx):
-        return tuple(t[idx].clone() for t in self._all())
+        return self.output_ids[idx].clone(), self.cached_tokens[idx].clone(), self.bootstrap_room[idx].clone()
     def set_buf(self, req):
         slot = req.metadata_buffer_index
         self.output_ids[slot][0] = req.output_ids[0]
@@ -240,7 +240,9 @@ class DecodeTransferQueue:
         for entry in self.queue:
             status, req = entry.kv_receiver.poll(), entry.req
             landed = self.buffers.bootstrap_room[entry.metadata_buffer_index, 0].item()  # before the rest, since it lands last
-            token, cached, _ = self.buffers.get_buf(entry.metadata_buffer_index)
+            token, cached, room = self.buffers.get_buf(entry.metadata_buffer_index)
+            if "room_last" in BUGS:
+                landed = room[0].item()
             if "torn" not in BUGS and landed and token[0].item() == 0:
                 landed = 0
             if status == KVPoll.Failed:
@@ -272,7 +274,7 @@ def get_global_server_args():
 
 
 def write(folder: Path, *bugs: str) -> Path:
-    """A toy release with `bugs` below `folder`: `stale`, `torn`, `unchecked`, `undrained`, `resurrects`, `revives`, `dies`,
+    """A toy release with `bugs` below `folder`: `stale`, `torn`, `room_last`, `unchecked`, `undrained`, `resurrects`, `revives`, `dies`,
     `looks_twice`, `shares`."""
     package = folder / "sglang" / "srt" / "disaggregation"
     for part in ("base", "mooncake"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 import zmq
 
 from harness.hosting import stepped
@@ -68,3 +69,18 @@ def test_a_message_waits_for_another_one_in_its_middle_unless_a_lock_keeps_it_ou
             got.append(pull.recv_multipart())
     assert got == ([[b"1", b"2"], [b"3", b"4"]] if locked else [[b"1", b"3", b"4"], [b"2"]])
     assert heard == {b"1", b"2", b"3", b"4"}
+
+
+def test_something_is_done_just_before_a_chosen_look_at_a_row_and_once() -> None:
+    class Buffers:
+        def __init__(self) -> None:
+            self.rooms, self.size = torch.zeros(2), 2
+
+    looks = stepped.Looks()
+    buffers = stepped.stepped_buffers(Buffers, looks)()
+    looks.before(1, lambda: buffers.rooms.fill_(7))
+    seen = [(buffers.size, buffers.rooms[0].item(), looks.over) for _ in range(3)]
+    assert seen == [(2, 0, False), (2, 7, True), (2, 7, True)]
+    looks.before(0, lambda: buffers.rooms.fill_(8))
+    looks.forget()
+    assert (buffers.rooms[0].item(), looks.over) == (7, True)

@@ -17,13 +17,14 @@ from harness.hosting.ports import free_port
 from harness.hosting.sglang.answers import LOOPBACK
 from harness.hosting.sglang.release import Release
 from harness.hosting.sglang.request import Request
+from harness.hosting.stepped import Looks, stepped_buffers
 from harness.hosting.watch import Watch
 from harness.protocol.layout import Layout, LayoutSpec
 from harness.protocol.payload import Payload
 
 STEP_TIMEOUT_S = 10.0
 """Bound of each wait; a release that does not get on within it fails its check."""
-SLOTS = 8
+SLOTS = 9
 """One for each case, so that cases do not meet."""
 LAYOUT = Layout(LayoutSpec(slots=SLOTS, pages=SLOTS, layers=2, page_bytes=64, pages_per_request=1))
 PAYLOAD = Payload(LAYOUT)
@@ -46,9 +47,9 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = STEP_TI
 class Side:
     """Memory of one side: the release's metadata buffers and (pages, words) tensors, keys and values of one layer."""
 
-    def __init__(self, release: Release) -> None:
-        """All zero."""
-        self.buffers = release.buffers(SLOTS, LAYOUT)
+    def __init__(self, release: Release, kind: type | None = None) -> None:
+        """All zero; `kind`: a subclass of the release's buffers."""
+        self.buffers = release.buffers(SLOTS, LAYOUT, kind)
         words = LAYOUT.page_words
         self.kv = [torch.zeros((SLOTS, words), dtype=torch.int64) for _ in range(2)]
 
@@ -132,7 +133,9 @@ class Bench:
         self.release, self.mover, self.watch = release, mover, watch
         self.provoked: dict[str, str] = {}
         """Hole to what died when it was tried."""
-        self.decode = Side(release)
+        self.looks = Looks()
+        """At decode's rows."""
+        self.decode = Side(release, stepped_buffers(release.loaded.utils.MetadataBuffers, self.looks))
         self.sides = [Side(release) for _ in range(2)]
         self.addresses, self.prefills = [], []
         for side in self.sides:

@@ -25,6 +25,8 @@ from harness.hosting.stepped import install_sockets
 from harness.hosting.watch import Watch
 
 Verdicts = dict[str, bool]
+LOOKS_MAX = 64
+"""More than any release makes at one row in one step."""
 
 
 def _after_reuse(bench: Bench, slot: int, **fates: Fate) -> tuple[Case, Handoff, Handoff]:
@@ -63,6 +65,32 @@ def room_block_first(bench: Bench, slot: int) -> Verdicts:
         case.finish(second)
     wrong = second.outcome == "committed" and second.request.output_ids[0] != bench.token(second)
     return {"torn-row": wrong}
+
+
+def landed_while_read(bench: Bench, slot: int) -> Verdicts:
+    """B's whole row lands at once while decode reads it: between two of its looks at the row's fields, in turn each two."""
+    case, first = Case(bench, slot), bench.handoff()
+    bench.fates()
+    assert case.admit(first)
+    bench.send(case, first)
+    case.finish(first)
+    wrong = False
+    for look in range(LOOKS_MAX):
+        handoff = bench.handoff()
+        wait_for(lambda taken=handoff: case.admit(taken), "slot for the next request")
+        bench.fates(row=Fate.LATER, room=Fate.LATER)
+        bench.send(case, handoff)
+        bench.wait_status(handoff)
+        bench.looks.before(look, bench.mover.land)
+        case.step()
+        if not bench.looks.over:
+            break
+        case.finish(handoff)
+        wrong |= handoff.outcome == "committed" and handoff.request.output_ids[0] != bench.token(handoff)
+    bench.looks.forget()
+    bench.mover.land()
+    case.finish(handoff)
+    return {"torn-read": wrong}
 
 
 def late_write(bench: Bench, slot: int) -> Verdicts:
@@ -132,7 +160,7 @@ def _tell(bench: Bench, statuses: Sequence[tuple[int, Any]]) -> None:
 
 
 CHECKS: Sequence[Callable[[Bench, int], Verdicts]] = (
-    status_before_data, room_block_first, failed_then_success, success_after_clear, late_write, aborted_before_arrival,
+    status_before_data, room_block_first, landed_while_read, failed_then_success, success_after_clear, late_write, aborted_before_arrival,
     cleared_between_lookups, acknowledged_in_between,
 )  # fmt: skip
 
