@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +13,8 @@ from harness.hosting.sglang.frames import BadFrames, Frames
 
 TAKE_MAX = 64
 """Messages taken at once."""
+COMPLAINTS_MAX = 8
+"""Messages that are shown in the log because they cannot be read."""
 Said = TypeVar("Said")
 
 
@@ -27,6 +30,7 @@ class Line(Generic[Said]):
         self._out: dict[str, zmq.Socket[bytes]] = {}
         self.bad = 0
         """Messages that were none, or that nobody took."""
+        self._complaints = 0
 
     @property
     def endpoint(self) -> str:
@@ -43,9 +47,16 @@ class Line(Generic[Said]):
                 break
             try:
                 found.append(self._read(parts))
-            except BadFrames:
-                self.bad += 1
+            except BadFrames as problem:
+                self._complain(parts, problem)
         return found
+
+    def _complain(self, parts: Frames, problem: BadFrames) -> None:
+        """A peer whose threads share a socket may send one message inside another: whoever looks into a hang must see that."""
+        self.bad += 1
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_MAX:
+            print(f"frames that are no message: {parts!r:.400}: {problem}", file=sys.stderr, flush=True)
 
     def tell(self, endpoint: str, parts: Frames) -> None:
         """Send to the peer that listens at `endpoint`, `host:port`; one that takes nothing any more loses it."""

@@ -41,9 +41,11 @@ class Speaking(Base):
 
     def step(self, now: float) -> int:
         """Hear what the other side's engine says, then as the reference."""
-        if self._line is not None:
-            for message in self._line.take():
+        line = self._line
+        if line is not None:
+            for message in line.take():
                 self._heard(message)
+            self.inbox.bad, line.bad = self.inbox.bad + line.bad, 0
         return super().step(now)
 
     def finish(self) -> None:
