@@ -159,6 +159,7 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
         if known is None:
             self.late_messages += 1
         elif isinstance(message, frames.Status):
-            self.engine.deliver(wire.Status(message.room, message.status, known[0], drained=True))
+            # A released decode takes nothing but the answer to its abort for the end of a writer's writes.
+            self.engine.deliver(wire.Status(message.room, message.status, known[0], drained=False))
         else:
             self.engine.deliver(wire.Drained(message.room, self._places.tenure(message.room), known[0]))

@@ -84,7 +84,7 @@ BACKENDS = {"mooncake": "mooncake", "nixl": "nixl", "nixl-tcp": "nixl", "nixl-sh
 """Transports that an engine brings a backend for, and the name that it gives it."""
 MIXED = {"decode": "tcp", "prefill": "tcp"}
 """Sides that can be hosted alone, and the transport of ours that then moves the bytes."""
-BEYOND_THE_ROW = ("row_digest", "kv_digest", "tenure_on_writes")
+BEYOND_THE_ROW = ("row_digest", "kv_digest", "tenure_on_writes", "drain_on_commit")
 """Guards of decode that need what no released prefill sends."""
 MIXED_BACKEND = "mooncake"
 """The engine's backend that a hosted side alone runs: its status is a message of its own, so that everything can overtake everything."""
