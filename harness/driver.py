@@ -25,6 +25,7 @@ from harness.nemesis import Nemesis
 from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
 from harness.node.shell import BEAT_S, LOST_S, Address
+from harness.node.silence import STALL_S, excuse
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
 from harness.router import ONE_EACH, deliver, serving
@@ -32,8 +33,6 @@ from harness.router import ONE_EACH, deliver, serving
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
 GAUGE_S = 0.5
-STALL_S = 0.5
-"""A pass of the loop takes some ms: one that comes so much later was kept from running."""
 ANSWER_S = 2.0
 """How long a node may take to answer a census."""
 NODE_ROLES = (int(Role.PREFILL), int(Role.DECODE))
@@ -298,14 +297,16 @@ class Driver:
             outbox.send(beat)
 
     def _housekeeping(self, now: float) -> None:
-        if self._load is not None and now - self._next_beat > STALL_S:
+        late_s = now - self._next_beat
+        if self._load is not None and late_s > STALL_S:
             self.record.event(
                 Verb.NODE,
                 code=NodeEvent.STALLED,
                 flags=1,
                 value=int(Role.DRIVER) << 32,
-                a=int((now - self._next_beat) * 1e9),
+                a=int(late_s * 1e9),
             )
+        excuse(self._seen, now, late_s)
         self._next_beat = now + 0.05
         self._send_beats()
         if self._load is not None:

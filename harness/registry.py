@@ -18,6 +18,7 @@ from harness.history.event import Role
 from harness.node.entry import run
 from harness.node.post import Outbox
 from harness.node.shell import BEAT_S, DRIVER, LOST_S, Address, Shell
+from harness.node.silence import excuse
 from harness.protocol import wire
 
 CLAIM_S = 60.0
@@ -78,6 +79,10 @@ class RegistryCore:
         del self.nodes[key], self._seen[key]
         self._release(key)
         return True
+
+    def excuse(self, now: float, late_s: float) -> None:
+        """The registry itself was not run for `late_s`."""
+        excuse(self._seen, now, late_s)
 
     def expire(self, now: float, *, spare: Collection[Address] = ()) -> bool:
         """Forget nodes whose heartbeat stopped, but for `spare`; True if there were any."""
@@ -163,6 +168,7 @@ class Registry(Shell):
             outbox.send(topology)
 
     def _beat(self, now: float) -> None:
+        self.core.excuse(now, now - self._next_beat)
         self._next_beat = now + BEAT_S
         before = set(self.core.nodes)
         if self.core.expire(now, spare=() if self._parent_fd is None else (DRIVER,)):

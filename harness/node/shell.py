@@ -31,6 +31,7 @@ from harness.history.recorder import NullRecorder, Observer, Recorder
 from harness.node import heap
 from harness.node.address import host_of
 from harness.node.post import Inbox, Outbox
+from harness.node.silence import excuse
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
 
@@ -238,6 +239,7 @@ class Shell:
             self.queues.lost(message)
 
     def _beat(self, now: float) -> None:
+        excuse(self._seen, now, now - self._next_beat)
         self._next_beat = now + BEAT_S
         if not self.peers:
             self._registry.send(wire.Register(self.role, self.index, self.incarnation, os.getpid(), self.inbox.address))

@@ -10,9 +10,10 @@ import psutil
 import pytest
 from integration.cli import handoff, node, nothing_left, start, under_load, until
 
-from harness.driver import STALL_S
 from harness.history.event import NodeEvent, Phase, Verb
 from harness.history.reader import Stream
+from harness.node.shell import LOST_S
+from harness.node.silence import STALL_S
 
 pytestmark = pytest.mark.integration
 LONG = ("stress", "--quiet", "--json", "--duration", "60")
@@ -99,6 +100,24 @@ def test_a_driver_that_is_not_run_records_it(tmp_path: Path) -> None:
     driver.communicate(timeout=15)
     results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
     assert results["verdict"] == "valid"  # nothing timed out by it
+
+
+def test_nodes_that_stood_still_with_their_driver_are_not_lost(tmp_path: Path) -> None:
+    driver = start(tmp_path, "stress", "--quiet", "--duration", "60")
+    until(lambda: under_load(tmp_path), "load")
+    everyone = [psutil.Process(driver.pid)]
+    everyone += everyone[0].children(recursive=True)
+    for process in everyone:
+        process.suspend()
+    time.sleep(LOST_S + 1)  # how long they stand still is what is tried
+    for process in everyone:  # the driver first: nobody else can have said anything when it looks
+        process.resume()
+        if process.pid == driver.pid:
+            until(lambda: _recorded(tmp_path, Verb.NODE, NodeEvent.STALLED), "the stall is recorded")
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=30)
+    results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
+    assert results["anomalies"] == []
 
 
 def _drains(runs: Path) -> bool:
