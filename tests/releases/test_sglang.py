@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.release, pytest.mark.timeout(600)]
 CHECKS_ROOM = ("0.5.9", "0.5.10", "0.5.12.post1", "0.5.13", "0.5.17", "0.5.20", "0.5.23")
 ABORTS = ("0.5.9", "0.5.10", "0.5.12.post1")
 TORN_ROW = {"torn", "misdelivery"}
-"""What the hole torn-row looks like under load."""
+"""What the hole torn-read looks like under load."""
 MOONCAKE, ACKNOWLEDGED = "mooncake==0.3.10.post2", "mooncake==0.3.13.post1"
 
 
@@ -100,7 +100,7 @@ def test_one_line_in_a_working_tree_is_the_fix(tmp_path: Path) -> None:
     source.write_text(text.replace(freed, "            self.metadata_buffers.bootstrap_room[idx] = 0\n" + freed))
     names = {anomaly["name"] for anomaly in hosted(runs, f"path:{tree}", MOONCAKE)["anomalies"]}
     assert names <= TORN_ROW, (
-        "the line ends false aborts, and foreign ones that follow them; rows of which the room lands first remain"
+        "the line ends false aborts, and foreign ones that follow them; rows that land while they are read remain"
     )
 
 
