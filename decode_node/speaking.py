@@ -60,6 +60,8 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
         self._places, self._regions = Places(), Regions()
         self._ranks: dict[int, str] = {}
         self._prefill_of = Places()
+        self._behind: dict[int, wire.Abort] = {}
+        """Aborts whose destination a fault holds back: no more than it can hold."""
         self._spare: list[Any] = []
         self._speak(Line(self.context, frames.to_decode))
         both = msgspec.structs.replace(
@@ -148,10 +150,21 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
             self._places.put(message.room, message.slot, message.tenure)
             told = frames.Destination(message.room, LOOPBACK, line.port, line.endpoint, message.pages, message.slot)
             line.tell(rank, told.frames())
+            behind = self._behind.pop(message.room, None)
+            if behind is not None:
+                self._tell_abort(rank, behind)
+        elif self.messages is not None and self.messages.holds(wire.RoomExchange, message.room):
+            self._behind[message.room] = (
+                message  # both go over one socket of a released decode: none overtakes the other
+            )
         else:
-            if self._places.of(message.room) is None:  # it overtakes its destination, which a fault holds back
-                self._places.put(message.room, NOWHERE, message.tenure)
-            line.tell(rank, frames.Abort(message.room, LOOPBACK, line.port, message.tenure).frames())
+            self._tell_abort(rank, message)
+
+    def _tell_abort(self, rank: str, message: wire.Abort) -> None:
+        assert self._line is not None
+        if self._places.of(message.room) is None:  # its destination was lost, or there was none yet
+            self._places.put(message.room, NOWHERE, message.tenure)
+        self._line.tell(rank, frames.Abort(message.room, LOOPBACK, self._line.port, message.tenure).frames())
 
     def _heard(self, message: frames.Status | frames.AbortAck) -> None:
         assert self.engine is not None
