@@ -135,10 +135,10 @@ class Messages:
                 self._overtaken.remove(entry)
                 self._send(*entry[2:])
 
-    def holds(self, kind: type, room: int) -> bool:
+    def holds(self, kind: type[Any], room: int) -> bool:
         """Whether a message of that class about `room` is held back, and will be sent yet."""
-        entries = [entry[-2] for entry in (*self._held, *self._overtaken)]
-        return any(isinstance(message, kind) and message.room == room for message in entries)
+        waiting = [entry[3] for entry in self._held] + [entry[3] for entry in self._overtaken]
+        return any(isinstance(message, kind) and message.room == room for message in waiting)
 
     def flush(self, now: float) -> float:
         """Send what is due; returns how many seconds nothing will be, at most 0.05."""
