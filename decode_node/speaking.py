@@ -17,7 +17,7 @@ from decode_node.node import DecodeNode
 from harness.errors import HandoffError, HarnessError
 from harness.history.event import Role
 from harness.hosting.guest import split_layout
-from harness.hosting.regions import Regions, RegionsMemory
+from harness.hosting.regions import ADDRESSES, ONE_SIDED, Regions, RegionsMemory
 from harness.hosting.sglang import frames
 from harness.hosting.sglang.bootstrap import LOOPBACK
 from harness.hosting.sglang.line import Line
@@ -58,6 +58,7 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
             super().configure(settings, streams)
             return
         self._places, self._regions = Places(), Regions()
+        self._one_sided = settings.transport.name in ONE_SIDED
         self._ranks: dict[int, str] = {}
         self._prefill_of = Places()
         self._behind: dict[int, wire.Abort] = {}
@@ -73,8 +74,8 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
         self.handlers[wire.Rendezvous] = self._on_rendezvous
 
     def _exposed(self, memory: Memory) -> MemoryLike:
-        """By addresses: that is what the engine's frames carry."""
-        if self._line is None:
+        """By addresses, which the engine's frames carry; or as it is, where the sender maps it."""
+        if self._line is None or self._one_sided:
             return super()._exposed(memory)
         self._regions.register(address_of(memory.view), memory.size_bytes)
         return RegionsMemory(self._regions)
@@ -85,7 +86,11 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
 
     def _descriptor(self) -> bytes:
         plane = super()._descriptor()
-        return plane if self._line is None else Meeting(plane.decode(), self._line.endpoint, [], 0).encode()
+        if self._line is None:
+            return plane
+        assert self._memory is not None
+        where = (address_of(self._memory.view), self._memory.size_bytes) if self._one_sided else (0, ADDRESSES)
+        return Meeting(plane.decode(), self._line.endpoint, [], 0, *where).encode()
 
     # Prefill is there ----------------------------------------------------------------------------------------------
 

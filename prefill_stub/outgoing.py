@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 from harness.errors import HarnessError
 from harness.history.event import KV_BIT
+from harness.history.recorder import NullRecorder, Observer
 from harness.hosting.mover import Piece
+from harness.hosting.regions import ONE_SIDED
 from harness.hosting.sglang.meeting import Meeting, fields_of
 from harness.node.shell import Streams
 from harness.protocol import wire
@@ -32,13 +34,27 @@ class _Source(NamedTuple):
     slot_bytes: int
 
 
+class _Way(NamedTuple):
+    """To one decode; the first of the addresses that its plane reaches, and how many these are."""
+
+    decode: int
+    channel: Channel
+    base: int
+    size_bytes: int
+
+    def offset(self, address: int, size_bytes: int) -> int | None:
+        """What the plane calls `address`; None for memory that nobody reads, which a one-sided plane does not reach."""
+        offset = address - self.base
+        return offset if 0 <= offset <= self.size_bytes - size_bytes else None
+
+
 class Outgoing:
     """A `Plane` for `harness.hosting.mover`: blocks of the engine's threads, one transfer at a time, to the decode that its session names."""
 
     def __init__(self, settings: NodeSettings, streams: Streams) -> None:
         """No decode is known, and no memory."""
         self._settings, self._streams = settings, streams
-        self._channels: dict[str, tuple[int, Channel]] = {}
+        self._channels: dict[str, _Way] = {}
         self._sources: list[_Source] = []
         self._hosted: Any = None
         self._lock = threading.Lock()
@@ -69,28 +85,29 @@ class Outgoing:
             if meeting.endpoint in self._channels:
                 return
             transport = registry.get(settings.name, settings.version)
-            channel = transport.channel(settings, meeting.plane.encode(), self._settings.seed, self._streams)
-            self._channels[meeting.endpoint] = (message.decode, channel)
+            record = _unrecorded if settings.name in ONE_SIDED else self._streams
+            channel = transport.channel(settings, meeting.plane.encode(), self._settings.seed, record)
+            self._channels[meeting.endpoint] = _Way(message.decode, channel, meeting.base, meeting.size_bytes)
 
     def move(self, session: str, blocks: Sequence[Piece]) -> int:
         """Send `blocks`; with an acknowledging transport wait until they are there, `transfer_timeout_s` at most."""
         places = [self._place(source) for source, _, _ in blocks]
         room = places[0][1]
-        content = [
-            (target, memoryview((ctypes.c_char * size).from_address(source)).cast("B"), bit)
-            for (source, target, size), (bit, _) in zip(blocks, places, strict=True)
-        ]
         with self._lock:
-            known = self._channels.get(session)
-            if known is None:
+            way = self._channels.get(session)
+            if way is None:
                 return FAILED
-            decode, channel = known
+            content = [
+                (offset, memoryview((ctypes.c_char * size).from_address(source)).cast("B"), bit)
+                for (source, target, size), (bit, _) in zip(blocks, places, strict=True)
+                if (offset := way.offset(target, size)) is not None
+            ]
             key = object()
-            outcome = channel.write(Write(room, 0, 0, decode, content, key))
+            outcome = way.channel.write(Write(room, 0, 0, way.decode, content, key))
             if outcome is Outcome.PENDING:
                 self._results[key] = None
         if outcome is Outcome.PENDING:
-            return 0 if self._wait(channel, key) else FAILED
+            return 0 if self._wait(way.channel, key) else FAILED
         return FAILED if outcome is Outcome.FAILED else 0
 
     def _place(self, source: int) -> tuple[int, int]:
@@ -120,17 +137,23 @@ class Outgoing:
     def flush(self) -> None:
         """Send what the kernel did not take at once."""
         with self._lock:
-            for _, channel in self._channels.values():
-                self._collect(channel)
+            for way in self._channels.values():
+                self._collect(way.channel)
 
     @property
     def busy(self) -> bool:
         """Whether something waits for `flush`."""
-        return any(channel.busy for _, channel in self._channels.values())
+        return any(way.channel.busy for way in self._channels.values())
 
     def close(self) -> None:
         """Send nothing more."""
         with self._lock:
-            for _, channel in self._channels.values():
-                channel.close()
+            for way in self._channels.values():
+                way.channel.close()
             self._channels = {}
+
+
+def _unrecorded(thread: str) -> Observer:
+    """For a plane whose sender would say what landed: it knows neither slot nor tenure, which SGLang's frames do not carry to it."""
+    del thread
+    return NullRecorder()

@@ -12,6 +12,8 @@ from harness.hosting.mover import Piece
 
 ADDRESSES = 1 << 48
 """Above every address of a process on x86-64 and ARM."""
+ONE_SIDED = ("shm",)
+"""Transports of ours whose sender maps decode's region: what it says of a place is the offset in there, not the address."""
 
 
 class Regions:

@@ -79,6 +79,15 @@ def test_a_hosted_prefill_is_judged_with_the_guards_of_our_decode(tmp_path: Path
     assert "false-abort" in names(run(tmp_path / "bad", (), side="prefill", guards="sglang-0.5.12", **LATE))
 
 
+def test_a_hosted_prefill_writes_into_our_decodes_memory_itself_over_shm(tmp_path: Path) -> None:
+    shm = {"transport.name": "shm", "side": "prefill", **LATE}
+    good = run(tmp_path / "good", (), guards="sglang-0.5.13", **shm)
+    assert good["verdict"] == "valid", good["anomalies"]
+    assert good["window_opened"] >= 10
+    assert good["not_checked"] == ["foreign-write and late-write: no LANDED was recorded"]
+    assert "false-abort" in names(run(tmp_path / "bad", (), guards="sglang-0.5.12", **shm))
+
+
 def test_a_hosted_prefill_stands_a_decode_that_starves_is_slow_and_gives_up(tmp_path: Path) -> None:
     results = run(
         tmp_path, (), "starve:every_s=0.1,for_ms=50", "delay:message=exchange,fraction=0.2,ms=10", "abort:fraction=0.1,state=exchange",

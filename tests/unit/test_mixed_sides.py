@@ -23,6 +23,7 @@ from harness.hosting.sglang.meeting import Meeting, RowField
 from harness.protocol.layout import Layout, LayoutSpec
 from harness.releases import engines, hosted
 from prefill_stub.foreign import NOWHERE, RemoteLayout
+from prefill_stub.outgoing import _Way
 
 LAYOUT = Layout(LayoutSpec(slots=4, pages=4, layers=2, page_bytes=64, pages_per_request=1))
 
@@ -177,6 +178,21 @@ def test_guards_that_need_more_than_a_release_sends(guards: str, refused: str) -
     with pytest.raises(FieldError, match=refused) as raised:
         scenarios.load(None, wanted)
     assert raised.value.field == "guards"
+
+
+def test_only_our_own_memory_can_be_written_one_sided() -> None:
+    wanted = {"transport.name": "shm", "guards": "sglang-0.5.13"}
+    assert scenarios.load(None, {"engine.name": "prefill=sglang==0.5.13", **wanted}).transport.name == "shm"
+    with pytest.raises(FieldError, match=r"'shm' is not allowed; use tcp: decode=sglang==0\.5\.13 is one side alone"):
+        scenarios.load(None, {"engine.name": "decode=sglang==0.5.13", **wanted})
+
+
+@pytest.mark.parametrize(
+    ("address", "size", "offset"), [(1000, 64, 0), (1036, 64, 36), (1037, 64, None), (999, 64, None), (5, 8, None)]
+)
+def test_a_one_sided_plane_reaches_decodes_region_and_nothing_else(address: int, size: int, offset: int | None) -> None:
+    way = _Way(0, None, 1000, 100)  # type: ignore[arg-type]
+    assert way.offset(address, size) == offset
 
 
 def test_our_own_transport_can_be_set_as_ever() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import HarnessError
+from harness.hosting.regions import ADDRESSES
 
 
 class RowField(msgspec.Struct, frozen=True, array_like=True):
@@ -22,13 +23,16 @@ class RowField(msgspec.Struct, frozen=True, array_like=True):
 class Meeting(msgspec.Struct, frozen=True):
     """From the hosted side, in place of a transport's descriptor. `endpoint`: where its control socket listens, `host:port`.
 
-    `fields`: the row, in the order in which SGLang registers it; `cached`: how many cached-token counts of a row it carries over.
+    `fields`: the row, in the order in which SGLang registers it; `cached`: how many cached-token counts of a row it carries over. Addresses
+    from `base` on, `size_bytes` of them, are the plane's offsets from 0 on.
     """
 
     plane: str
     endpoint: str
     fields: list[RowField]
     cached: int
+    base: int = 0
+    size_bytes: int = ADDRESSES
 
     def encode(self) -> bytes:
         """For `wire.Session`."""
