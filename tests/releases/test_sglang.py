@@ -104,6 +104,22 @@ def test_one_line_in_a_working_tree_is_the_fix(tmp_path: Path) -> None:
     )
 
 
+def test_a_room_that_is_copied_first_ends_torn_reads(tmp_path: Path) -> None:
+    tree = _working_tree(tmp_path, "0.5.12.post1")
+    assert check.check_release(f"path:{tree}", timeout_s=120)["found"]["torn-read"]
+    source = tree / "sglang" / "srt" / "disaggregation" / "utils.py"
+    text = source.read_text()
+    begin = text.index("    def get_buf(")
+    end = text.index("    def set_buf(")
+    copied = "            self.bootstrap_room[idx].clone(),\n"
+    read = text[begin:end]
+    assert read.count(copied) == 1
+    read = read.replace(copied, "            room,\n")
+    read = read.replace("        return (\n", "        room = self.bootstrap_room[idx].clone()\n        return (\n")
+    source.write_text(text[:begin] + read + text[end:])
+    assert not check.check_release(f"path:{tree}", timeout_s=120)["found"]["torn-read"]
+
+
 def test_a_thread_that_dies_is_a_crash_by_name(tmp_path: Path) -> None:
     tree = _working_tree(tmp_path, "0.5.13")
     source = tree / "sglang" / "srt" / "disaggregation" / "mooncake" / "conn.py"
