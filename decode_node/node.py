@@ -87,7 +87,7 @@ class DecodeNode(Shell):
         self._warm = False
         ranks = settings.ranks
         own = ranks.rank(Role.DECODE, self.index)
-        self._writers = [index for index in range(settings.prefills) if ranks.decode_rank(index) == own]
+        self._writers = [index for index in range(settings.prefills) if own in ranks.served(index)]
         self._met = False
         # Several receive threads with real-time priority that ask for the GIL every 0.02 ms leave an engine on two cores no time at all.
         sys.setswitchinterval(SWITCH_S if len(self._writers) == 1 else SWITCH_MANY_S)

@@ -288,8 +288,9 @@ def _check_ranks(scenario: Scenario) -> None:
     """Every rank has something to hold and to write; no fault ends one that the others of its instance cannot do without."""
     topology, engine = scenario.topology, scenario.engine
     tp, pp, decode_tp = topology.prefill_tp, topology.prefill_pp, topology.decode_tp
-    if tp % decode_tp:
-        raise FieldError("topology.prefill_tp", tp, f"a multiple of topology.decode_tp ({decode_tp})")
+    if tp % decode_tp and decode_tp % tp:
+        allowed = f"a multiple of topology.decode_tp ({decode_tp}), or a number that divides it"
+        raise FieldError("topology.prefill_tp", tp, allowed)
     if pp > engine.layers:
         raise FieldError("topology.prefill_pp", pp, f"at most engine.layers ({engine.layers}): each stage has a layer")
     if tp // decode_tp * 8 > engine.page_bytes:

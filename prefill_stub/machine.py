@@ -49,7 +49,7 @@ class Sender:
     """One hand-off as prefill sees it."""
 
     __slots__ = (
-        "aborted", "attempt", "deadline", "decode", "exchange", "index", "lease", "posted_ns", "prefill", "room", "sent", "token", "wants",
+        "aborted", "attempt", "begun", "deadline", "decode", "exchange", "index", "lease", "posted_ns", "prefill", "room", "sent", "token", "wants",
     )  # fmt: skip
 
     def __init__(self, room: int, deadline: float) -> None:
@@ -66,8 +66,7 @@ class Sender:
         self.lease = -1
         self.token = 0
         self.posted_ns = 0
-        self.sent = False
-        self.aborted = False
+        self.begun = self.sent = self.aborted = False
 
 
 class PrefillMachine:
@@ -81,7 +80,7 @@ class PrefillMachine:
         ranks = settings.ranks
         self._stage, self._last = ranks.stage(index), ranks.is_last(index)
         self._next_stage = ranks.next_stage(index)
-        self._decode_rank = ranks.decode_rank(index)
+        self._decode_rank = ranks.served(index)[0]
         self._own_layers = ranks.layers(index, settings.prefill_layout.layers)
         self._share = ranks.share(index, settings.prefill_layout.page_bytes)
         self._whole_pages = ranks.group == 1
@@ -222,11 +221,14 @@ class PrefillMachine:
         sender = self.rooms.get(message.room)
         if sender is None or sender.lease >= 0 or sender.sent:
             self.late_messages += 1
-            return
-        exchange = sender.exchange
-        self._close(message.room, exchange.tenure if exchange else 0, remember=self.guards.notify_failed)
+        else:
+            self._drop(message.room, sender.exchange)
+
+    def _drop(self, room: int, exchange: wire.RoomExchange | None) -> None:
+        """End a room of which nothing was written, and say so to whoever waits for it."""
+        self._close(room, exchange.tenure if exchange else 0, remember=self.guards.notify_failed)
         if exchange is not None and self.guards.notify_failed:
-            self._status(message.room, exchange.decode, FAILED)
+            self._status(room, exchange.decode, FAILED)
 
     def _close(self, room: int, tenure: int, *, remember: bool = False) -> None:
         """Forget a room, and remember that it has ended, where that is asked for."""
@@ -253,12 +255,13 @@ class PrefillMachine:
         for sender in list(self.rooms.values())[:1024]:
             if sender.deadline > now:
                 break  # in order of arrival
-            if sender.lease < 0 and not sender.sent and (sender.exchange is None or sender.wants is None):
+            if not sender.begun:
                 self._close(sender.room, sender.exchange.tenure if sender.exchange else 0)
 
     # The hand-off --------------------------------------------------------------------------------------------------
 
     def _begin(self, sender: Sender) -> None:
+        sender.begun = True
         if self.leases.free_count:
             self._run(sender)
         else:

@@ -44,19 +44,19 @@ def _fails_early(node: Node) -> None:
 
 
 def _source_timer(node: Node) -> None:
-    wrote = node.machine.wrote
+    machine, wrote = node.machine, node.machine.wrote
     early: set[int] = set()
     _ends_once(node, early)
 
     def patched(sender: Sender, outcome: Outcome) -> None:
         if outcome is Outcome.PENDING and sender.lease >= 0:
             early.add(sender.room)
-            node.machine.leases.give(sender.lease)
+            machine.leases.give(sender.lease)
         wrote(sender, outcome)
         if outcome is Outcome.PENDING:
-            node.machine._next()
+            machine._next()
 
-    node.machine.wrote = patched
+    machine.wrote = patched
 
 
 def _ends_once(node: Node, early: set[int]) -> None:

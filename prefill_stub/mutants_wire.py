@@ -35,8 +35,10 @@ def _blocks(node: Node, change: Callable[[Write], None]) -> None:
 
 
 def _no_row(node: Node) -> None:
+    machine = node.machine
+
     def change(write: Write) -> None:
-        sender = node.machine.rooms.get(write.room)
+        sender = machine.rooms.get(write.room)
         if sender is not None and not sender.wants:
             write.blocks = [block for block in write.blocks if block[2] == KV_BIT]
 
@@ -174,7 +176,7 @@ def _mute_after_restart(node: Node) -> None:
 
 
 def _interleaved_sends(node: Node) -> None:
-    count = [0]
+    count, machine = [0], node.machine
 
     def muted(decode: int) -> bool:
         count[0] += 1
@@ -186,7 +188,7 @@ def _interleaved_sends(node: Node) -> None:
         if outbox is not None:
             outbox.socket.send(outbox._envelope, zmq.NOBLOCK | zmq.SNDMORE)
             outbox.send(wire.Beat(Role.PREFILL, node.index, node.incarnation))
-            outbox.socket.send(wire.encode(node.machine.out[-1][1]), zmq.NOBLOCK)
+            outbox.socket.send(wire.encode(machine.out[-1][1]), zmq.NOBLOCK)
         return True
 
     _mute(node, muted)

@@ -15,6 +15,7 @@ from harness.faults.catalogue import parse_all
 from harness.faults.plan import StateAborts
 from harness.faults.writes import Writes
 from harness.history.event import Role
+from harness.history.threads import thread_to
 from harness.node.shell import Address, Shell, Streams
 from harness.protocol import wire
 from harness.protocol.layout import Layout
@@ -22,35 +23,30 @@ from harness.protocol.memory import Buffers, Memory, prepare_torch
 from harness.protocol.payload import Payload
 from harness.protocol.settings import NodeSettings
 from harness.transport import registry
-from harness.transport.base import Channel, Outcome, TransportError, Write
+from harness.transport.base import Channel, Outcome, RecorderFactory, TransportError, Write
 from prefill_stub import mutants
+from prefill_stub.fanout import FanOut
 from prefill_stub.machine import PrefillMachine
 
 
 class PrefillNode(Shell):
     """One prefill process; serves one run after the other."""
 
-    machine: PrefillMachine | None = None
-    _memory: Memory | None = None
+    machine: PrefillMachine | FanOut | None = None
+    _memories: tuple[Memory, ...] = ()
     _machine_kind = PrefillMachine
 
     def configure(self, settings: NodeSettings, streams: Streams) -> None:
         """Allocate prefill's own buffers and build the machine; sessions come from decode."""
         mutants.clear(self)
         registry.get(settings.transport.name, settings.transport.version)
-        layout = Layout(settings.prefill_layout)
-        self._memory = Memory.create(f"handoff-{self.name}", layout.size_bytes)
-        buffers = Buffers(self._memory, layout)
         self._streams = streams
-        self.machine = self._machine_kind(
-            self.index, settings, buffers, Payload(layout), streams("main"), time.monotonic_ns
-        )
+        self.machine = self._machine_of(settings)
         self._channels: dict[int, Channel] = {}
         self._descriptors: dict[int, bytes] = {}
         writes = Writes(parse_all(settings.faults), settings.seed, streams("main"), self._issue)
         self._writes = writes if writes.any else None
-        mutants.apply(settings.mutants, self)
-        extension.apply((*settings.mutants, *settings.guards.own), "prefill", self)
+        self._change(settings)
         self.handlers |= {
             wire.Request: self.machine.request,
             wire.RoomExchange: self.machine.exchange,
@@ -60,6 +56,35 @@ class PrefillNode(Shell):
         }
         self._aborts = StateAborts(settings, streams("main"))
         self._ack = settings.planes == "shared"
+
+    def _machine_of(self, settings: NodeSettings) -> PrefillMachine | FanOut:
+        """The machine with memory of its own; with a part for each decode rank where it serves several."""
+        layout = Layout(settings.prefill_layout)
+        ranks = settings.ranks.served(self.index)
+        self._memories = tuple(Memory.create(f"handoff-{self.name}", layout.size_bytes) for _ in ranks)
+        buffers = [Buffers(memory, layout) for memory in self._memories]
+        if len(ranks) == 1:
+            record = self._streams("main")
+            return self._machine_kind(self.index, settings, buffers[0], Payload(layout), record, time.monotonic_ns)
+        records = [self._streams(thread_to("main", rank)) for rank in ranks]
+        return FanOut(self.index, settings, buffers, Payload(layout), records, time.monotonic_ns)
+
+    def _change(self, settings: NodeSettings) -> None:
+        """Apply mutants and plugins; they know a machine that serves one decode rank."""
+        whole = self.machine
+        for machine in whole.lanes if isinstance(whole, FanOut) else (whole,):
+            self.machine = machine
+            mutants.apply(settings.mutants, self)
+            extension.apply((*settings.mutants, *settings.guards.own), "prefill", self)
+        self.machine = whole
+
+    def _streams_to(self, decode: int) -> RecorderFactory:
+        """Where a channel to a decode process records what it does."""
+        assert self.settings is not None
+        if self.settings.ranks.fan_out == 1:
+            return self._streams
+        rank = self.settings.ranks.rank(Role.DECODE, decode)
+        return lambda thread: self._streams(thread_to(thread, rank))
 
     def _open_session(self, message: wire.Session) -> None:
         assert self.settings is not None
@@ -79,7 +104,9 @@ class PrefillNode(Shell):
             if old is not None:
                 old.close()
             transport = registry.get(settings.name, settings.version)
-            channel = transport.channel(settings, message.descriptor, self.settings.seed, self._streams)
+            channel = transport.channel(
+                settings, message.descriptor, self.settings.seed, self._streams_to(message.decode)
+            )
             self._channels[message.decode] = channel
             self._descriptors[message.decode] = message.descriptor
             self.machine.layouts[message.decode] = Layout(self.settings.decode_layout)
@@ -127,7 +154,7 @@ class PrefillNode(Shell):
         """Whether messages can go straight into the outboxes."""
         return self._writes is None and not self._aborts.any and self.messages is None
 
-    def _write(self, machine: PrefillMachine, write: Write) -> None:
+    def _write(self, machine: PrefillMachine | FanOut, write: Write) -> None:
         if machine.may_issue(write.key):  # type: ignore[arg-type]
             machine.wrote(write.key, self._issue(write))  # type: ignore[arg-type]
 
@@ -135,7 +162,7 @@ class PrefillNode(Shell):
         channel = self._channels.get(write.decode)
         return Outcome.FAILED if channel is None else channel.write(write)
 
-    def _step_with_faults(self, machine: PrefillMachine, now: float) -> int:
+    def _step_with_faults(self, machine: PrefillMachine | FanOut, now: float) -> int:
         """The same with what the faults do to writes and messages; returns how long to wait, in ms."""
         wait_s = self._flush_writes(machine, now)
         at = 0
@@ -158,7 +185,7 @@ class PrefillNode(Shell):
         if self._aborts.any and isinstance(message, wire.Status) and self._aborts.picks(state, message.room, now):
             self.send_now(peer, wire.Cancel(message.room))
 
-    def _flush_writes(self, machine: PrefillMachine, now: float) -> float:
+    def _flush_writes(self, machine: PrefillMachine | FanOut, now: float) -> float:
         if self._writes is None:
             return 0.05
         over, wait_s = self._writes.flush(now)
@@ -169,7 +196,7 @@ class PrefillNode(Shell):
                 machine.wrote(sender, outcome)  # type: ignore[arg-type]
         return wait_s
 
-    def _write_with_faults(self, machine: PrefillMachine, write: Write, now: float) -> None:
+    def _write_with_faults(self, machine: PrefillMachine | FanOut, write: Write, now: float) -> None:
         if not machine.may_issue(write.key):  # type: ignore[arg-type]
             return
         if self._aborts.any and self._aborts.picks("writing", write.room, now):
@@ -207,9 +234,9 @@ class PrefillNode(Shell):
             channel.close()
         self._channels = {}
         self.machine = None
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        for memory in self._memories:
+            memory.close()
+        self._memories = ()
 
 
 def make(*arguments: Any, **options: Any) -> PrefillNode:

@@ -63,9 +63,11 @@ class _Run:
     def __init__(self, streams: Sequence[Stream], found: Survey, driver: Stream, expect: Expectations) -> None:
         self.streams, self.expect, self.found = streams, expect, found
         keys = {decode: i for i, decode in enumerate(found.decodes)}
-        self._ranks = [decode_rank(process, expect) for process, _ in found.decodes]
+        self._ranks = [decode_rank(process, "", expect) for process, _ in found.decodes]
         others = [s for s in streams if role(s) != "driver"]
-        self.others = [(keys.get((s.process, s.incarnation), -1 - decode_rank(s.process, expect)), s) for s in others]
+        self.others = [
+            (keys.get((s.process, s.incarnation), -1 - decode_rank(s.process, s.thread, expect)), s) for s in others
+        ]
         self.tally = Tally()
         self.faults = Faults(expect, self.tally, driver)
         self.resources = Resources(expect, self.tally, driver)

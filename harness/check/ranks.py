@@ -15,18 +15,23 @@ from harness.check.arrays import take
 from harness.check.report import Expectations
 from harness.check.streams import Step
 from harness.history.event import Role, Verb
+from harness.history.threads import rank_of_thread
 
 Node = tuple[int, int]
 """Role and index."""
 
 
-def decode_rank(process: str, expect: Expectations) -> int:
-    """Rank of a decode process (`decode-3`), or the one that a prefill process writes to; 0 for others."""
+def decode_rank(process: str, thread: str, expect: Expectations) -> int:
+    """Rank of a decode process (`decode-3`), or the one that a prefill process's thread writes to; 0 for others.
+
+    A prefill process that serves several has streams for each, and others with nothing but faults, which concern all.
+    """
     role, _, number = process.partition("-")
     if role == "decode":
         return int(number) % expect.decode_tp
     if role == "prefill":
-        return int(number) % expect.prefill_tp // (expect.prefill_tp // expect.decode_tp)
+        named = rank_of_thread(thread)
+        return int(number) % expect.prefill_tp * expect.decode_tp // expect.prefill_tp if named is None else named
     return 0
 
 

@@ -42,7 +42,7 @@ class Expectations:
     expected_exit: bool = False
     """Node processes may end without anybody's asking: no `crash`."""
     prefill_tp: int = 1
-    """Ranks of each instance: prefill has so many in each of `prefill_pp` stages, a multiple of decode's `decode_tp`."""
+    """Ranks of each instance: prefill has so many in each of `prefill_pp` stages; of it and decode's `decode_tp` one is a multiple of the other."""
     prefill_pp: int = 1
     decode_tp: int = 1
 
@@ -50,8 +50,9 @@ class Expectations:
         """Raise FieldError for a value that is not allowed."""
         for entry in dataclasses.fields(self):
             _require(entry.name, str(entry.type), getattr(self, entry.name))
-        if self.prefill_tp % self.decode_tp:
-            raise FieldError("prefill_tp", self.prefill_tp, f"a multiple of decode_tp ({self.decode_tp})")
+        if self.prefill_tp % self.decode_tp and self.decode_tp % self.prefill_tp:
+            allowed = f"a multiple of decode_tp ({self.decode_tp}), or a number that divides it"
+            raise FieldError("prefill_tp", self.prefill_tp, allowed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON-able values."""

@@ -28,6 +28,7 @@ from harness.faults.queues import Queues
 from harness.history.event import Resource, Role
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.history.threads import is_main
 from harness.node import heap
 from harness.node.address import host_of
 from harness.node.post import Inbox, Outbox
@@ -63,12 +64,12 @@ class Streams:
         self._lock = threading.Lock()
 
     def __call__(self, thread: str) -> Observer:
-        """`main` is one stream, shared by all that run on the main thread; any other name is a new stream at each call."""
+        """`main` (and `main@N`, see `harness.history.threads`) is one stream, shared by all that run on the main thread; any other name is a new stream at each call."""
         if not self._record:
             return NullRecorder()
         with self._lock:
             name = thread
-            while thread != "main" and name in self._open:
+            while not is_main(thread) and name in self._open:
                 stem, _, number = name.partition("-")
                 name = f"{stem}-{int(number or 1) + 1}"
             if name not in self._open:

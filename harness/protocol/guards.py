@@ -40,6 +40,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     min_over_ranks: bool = False
     gate_before_min: bool = False
     vote_on_data: bool = False
+    count_destinations: bool = False
     own: tuple[str, ...] = ()
     """Guards of plugins that are on."""
 
@@ -68,10 +69,17 @@ PREVENTS: dict[str, str] = {
     "min_over_ranks": "one decode rank commits what another fails: each request is ended as the lowest of all ranks' votes says",
     "gate_before_min": "one decode rank commits while another still waits for its row: a rank votes for a commit only once the slot names a room",
     "vote_on_data": "one decode rank aborts the row that another commits: a rank votes after it has checked the data, not on the status alone",
+    "count_destinations": "a room begun without one of its decode ranks: prefill waits for transfer infos of so many ranks, not for so many messages",
 }
 
 # A live duplicate kills an engine of any release (sgl-project/sglang#40125); here that is a mutant of its own, not a preset.
-_V8 = Guards(requested_fields_only=True, refuse_duplicate=True, await_all_ranks=True, min_over_ranks=True)
+_V8 = Guards(
+    requested_fields_only=True,
+    refuse_duplicate=True,
+    await_all_ranks=True,
+    min_over_ranks=True,
+    count_destinations=True,
+)
 _V9 = msgspec.structs.replace(_V8, validate_room=True)
 _V12 = msgspec.structs.replace(_V9, copy_row=True)
 _V13 = msgspec.structs.replace(_V12, clear_on_free=True, notify_abort=True, notify_failed=True, gate_before_min=True)

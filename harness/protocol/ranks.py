@@ -6,7 +6,8 @@ called by the index of its rank 0, its leader; with one rank each, node and lead
 
 As in SGLang for models with heads to share out, decode rank d is written by those prefill TP ranks that hold its part, `prefill_tp / decode_tp`
 of them in each stage: each writes its share of the bytes of every page, of the layers of its stage. Decode so waits for
-`prefill_tp / decode_tp * prefill_pp` reports (SGLang's `required_prefill_response_num`).
+`prefill_tp / decode_tp * prefill_pp` reports (SGLang's `required_prefill_response_num`). Where decode has more TP ranks, one prefill rank of
+each stage serves `decode_tp / prefill_tp` of them and waits for as many transfer infos (SGLang's `required_dst_info_num`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SHARD_SHIFT, STAGE_SHIFT = 16, 24
 
 
 class Ranks(msgspec.Struct, frozen=True, kw_only=True):
-    """Parallel sizes of every prefill and every decode instance; `prefill_tp` is a multiple of `decode_tp`."""
+    """Parallel sizes of every prefill and every decode instance; of `prefill_tp` and `decode_tp` one is a multiple of the other."""
 
     prefill_tp: int = 1
     prefill_pp: int = 1
@@ -55,15 +56,21 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> int:
         """Prefill ranks of one stage that write to one decode rank."""
-        return self.prefill_tp // self.decode_tp
+        return max(self.prefill_tp // self.decode_tp, 1)
+
+    @property
+    def fan_out(self) -> int:
+        """Decode ranks that one prefill rank writes to."""
+        return max(self.decode_tp // self.prefill_tp, 1)
 
     def part(self, prefill: int) -> int:
         """Which of its group a prefill process is, from 0: its share of each page, and whether it leads."""
         return prefill % self.prefill_tp % self.group
 
-    def decode_rank(self, prefill: int) -> int:
-        """Rank of each decode instance that a prefill process writes to."""
-        return prefill % self.prefill_tp // self.group
+    def served(self, prefill: int) -> range:
+        """Ranks of each decode instance that a prefill process writes to."""
+        first = prefill % self.prefill_tp * self.decode_tp // self.prefill_tp
+        return range(first, first + self.fan_out)
 
     def rank(self, role: int, index: int) -> int:
         """Rank of a process in its instance."""
@@ -71,7 +78,7 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
     def writers(self, prefill: int, decode: int) -> tuple[int, ...]:
         """Prefill processes of the instance of `prefill` that write to decode process `decode`, by stage."""
-        leader, first = self.leader(_PREFILL, prefill), self.rank(_DECODE, decode) * self.group
+        leader, first = self.leader(_PREFILL, prefill), self.rank(_DECODE, decode) * self.prefill_tp // self.decode_tp
         return tuple(
             leader + stage * self.prefill_tp + first + part
             for stage in range(self.prefill_pp)

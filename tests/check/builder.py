@@ -46,9 +46,9 @@ def tags(room: int, mask: int = REQUIRED_MASK) -> list[int]:
     return [tag(room, field) if mask >> field & 1 else CLEARED[field] for field in range(9)]
 
 
-def kv(room: int) -> int:
-    """Digest of the pages of `room`."""
-    return zlib.crc32(b"kv %d" % room)
+def kv(room: int, decode_rank: int = 0) -> int:
+    """Digest of the pages of `room` at a decode rank."""
+    return zlib.crc32(b"kv %d" % room, decode_rank)
 
 
 def token(room: int) -> int:
@@ -320,4 +320,7 @@ __all__ = [
     "Request",
     "counts",
     "expect",
+    "kv",
+    "tags",
+    "token",
 ]

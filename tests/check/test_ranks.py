@@ -10,7 +10,7 @@ import pytest
 from harness.errors import FieldError
 from harness.history.event import KV_BIT, FaultEvent, FaultKind, NodeEvent, Reason, Role, Verb
 
-from .builder import ROOM_AND_FIELDS, History, Request, counts, expect, tags
+from .builder import ROOM_AND_FIELDS, History, Request, counts, expect, kv, tags, token
 
 STAGED: dict[str, Any] = {"prefill_pp": 2}
 """Prefill 0 and 1 are the stages of one instance."""
@@ -221,8 +221,113 @@ def test_a_lost_hand_off_is_counted_once(pair: History) -> None:
     assert counts(pair.finish().check(**PAIR))["lost"] == 1
 
 
+# One prefill rank that serves two decode ranks --------------------------------------------------------------------
+
+SERVES: dict[str, Any] = {"prefill_tp": 1, "decode_tp": 2}
+
+
+class _Served(Request):
+    """A request's part for one of two decode ranks, which prefill 0 has a stream of its own for."""
+
+    def alloc(self, *, word: int = 0) -> Request:
+        self.tenure = self.history.next_tenure()
+        self._main().event(Verb.ALLOC, self.room, self.slot, self.tenure, value=word, a=4)
+        return self
+
+    def made(self) -> Request:
+        stream = self.history.prefill(0, f"main@{self.decode}")
+        stream.row(Verb.MADE, self.room, 0, self.tenure, self.mask, kv(self.room, self.decode), self.room, self.row)
+        return self
+
+    def landed(self, **change: Any) -> Request:
+        return super().landed(**{"by": self.history.prefill(0, f"mover@{self.decode}")} | change)
+
+    def sent(self, *, value: int | None = None) -> Request:
+        first = token(self.room) if value is None else value
+        self.history.prefill(0, f"main@{self.decode}").event(Verb.SENT, self.room, code=4, b=first)
+        return self
+
+    def commit(self, **change: Any) -> Request:
+        return super().commit(**{"pages": kv(self.room, self.decode)} | change)
+
+
+def _served(h: History, room: int, *, slots: tuple[int, int] = (0, 1)) -> tuple[_Served, _Served]:
+    """A request with a slot at both ranks, both written by prefill 0; not ended."""
+    first, second = (_Served(h, room, slot=slot, mask=3, prefill=0, decode=decode) for decode, slot in enumerate(slots))
+    first.invoke()
+    second.index = first.index
+    for part in (first, second):
+        part.alloc().made()
+    for part in (first, second):
+        part.landed().sent().status().poll()
+    return first, second
+
+
+def _all_well(h: History, *rooms: int) -> History:
+    for room in rooms:
+        first, second = _served(h, room, slots=(room % 2, (room + 1) % 2))
+        second.commit().free()
+        first.commit().free().ok()
+    return h
+
+
+@pytest.mark.parametrize("chunk", [1, 1000])
+def test_one_prefill_rank_may_write_a_request_to_two_decode_ranks(pair: History, chunk: int) -> None:
+    report = _all_well(pair, 3, 4, 5, 6).finish().check(chunk=chunk, **SERVES)
+    assert counts(report) == {}
+    assert report.committed == 4
+    assert report.verdict == "valid"
+
+
+def test_the_pages_of_the_other_decode_rank_are_foreign(pair: History) -> None:
+    _all_well(pair, 5, 6)
+    first, second = _served(pair, 4)
+    second.commit(pages=kv(4, 0)).free()
+    first.commit().free().ok()
+    assert counts(pair.finish().check(**SERVES)) == {"foreign-kv": 1}
+
+
+def test_a_late_write_to_one_of_two_decode_ranks(pair: History) -> None:
+    """A tenure of the one rank is over, that of the other is not: it counts for whom the write was."""
+    _all_well(pair, 5, 6)
+    first, second = _served(pair, 4, slots=(0, 0))
+    second.commit().free()
+    first.landed()
+    second.landed()
+    first.commit().free().ok()
+    assert counts(pair.finish().check(**SERVES)) == {"late-write": 1}
+
+
+def test_a_write_for_one_decode_rank_in_anothers_tenure_of_the_same_slot(pair: History) -> None:
+    _all_well(pair, 5, 6)
+    first, second = _served(pair, 4, slots=(0, 0))
+    second.commit().free()
+    third, fourth = _served(pair, 8, slots=(1, 0))
+    second.landed(flags=KV_BIT)
+    for part in (fourth, third, first):
+        part.commit().free()
+    first.ok()
+    third.ok()
+    assert counts(pair.finish().check(**SERVES)) == {"foreign-write": 1}
+
+
+def test_a_decode_rank_that_was_left_out_is_a_hang(pair: History) -> None:
+    """The room began with the other rank's part alone."""
+    _all_well(pair, 5, 6)
+    first = _Served(pair, 4, slot=0, mask=3, prefill=0, decode=0)
+    second = _Served(pair, 4, slot=0, mask=3, prefill=0, decode=1)
+    first.invoke().alloc().made().landed().sent().status().poll()
+    second.alloc()
+    for part in (second, first):
+        part.abort(Reason.TIMEOUT).free()
+    first.fail(Reason.TIMEOUT)
+    assert counts(pair.finish().check(**SERVES)) == {"hang": 1}
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(FieldError, match=r"^prefill_tp: 3 is not allowed; use a multiple of decode_tp"):
         expect(prefill_tp=3, decode_tp=2)
+    with pytest.raises(FieldError, match=r"^prefill_tp: 2 is not allowed; .* or a number that divides it"):
+        expect(prefill_tp=2, decode_tp=3)
     with pytest.raises(FieldError, match=r"^decode_tp"):
         expect(decode_tp=0)

@@ -70,8 +70,33 @@ def test_decode_ranks_that_do_not_agree_are_caught(tmp_path: Path) -> None:
     assert _stress(tmp_path, *common)["anomalies"] == []
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_prefill_rank_that_serves_two_decode_ranks(tmp_path: Path, transport: str) -> None:
+    sizes = ("--prefill-tp", "2", "--prefill-pp", "2", "--decode-tp", "4", "--transport", transport)
+    faults = ("--fault", "abort:fraction=0.2", "--fault", "hold-write:ms=20,fraction=0.3")
+    results = _stress(tmp_path, *sizes, *WIDE, *faults, "--requests", "1500")
+    assert results["anomalies"] == []
+    assert results["committed"] > 1000
+    assert results["leaked"] == results["hung"] == 0
+    assert len(results["ranks"]) == 4 + 4
+
+
+def test_transfer_infos_that_are_counted_one_by_one_leave_a_rank_out(tmp_path: Path) -> None:
+    common = ("--decode-tp", "2", "--requests", "2000", "--fault", "duplicate:message=exchange,fraction=0.5")
+    mutant = _stress(
+        tmp_path, *common, "--guards", "hardened,-count_destinations", "--set", "limits.transfer_timeout_s=2"
+    )
+    assert mutant["code"] == 1
+    assert _names(mutant) == {"hang"}
+    results = _stress(tmp_path, *common)
+    assert results["anomalies"] == []
+    assert results["committed"] == 2200
+
+
 def test_bad_sizes_are_told_in_one_line(tmp_path: Path) -> None:
-    ended = handoff(tmp_path, "stress", "--decode-tp", "2")
+    ended = handoff(tmp_path, "stress", "--prefill-tp", "2", "--decode-tp", "3")
     assert ended.code == 2
-    assert ended.err == "handoff: topology.prefill_tp: 1 is not allowed; use a multiple of topology.decode_tp (2)\n"
+    assert ended.err == (
+        "handoff: topology.prefill_tp: 2 is not allowed; use a multiple of topology.decode_tp (3), or a number that divides it\n"
+    )
     assert not list(tmp_path.iterdir())

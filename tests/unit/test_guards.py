@@ -27,7 +27,7 @@ for (
     _name,
     _guards,
 ) in ON.items():  # of ranks: awaited and agreed on in every release, with the gate before the minimum from 0.5.13 on
-    _guards |= {"await_all_ranks", "min_over_ranks"} | (
+    _guards |= {"await_all_ranks", "min_over_ranks", "count_destinations"} | (
         {"gate_before_min"} if _name not in {"sglang-0.5.8", "sglang-0.5.9", "sglang-0.5.12"} else set()
     )
 

@@ -50,7 +50,7 @@ class _Rank:
         self.record = _Rows()
         own = Buffers(Memory.create("test", layout.size_bytes), layout)
         self.machine = PrefillMachine(index, settings, own, Payload(layout), self.record)
-        self.decode = settings.ranks.decode_rank(index)
+        self.decode = settings.ranks.served(index)[0]
         self.machine.layouts[self.decode] = Layout(settings.decode_layout)
         self._memory = memory
         self.bits = 0

@@ -11,39 +11,57 @@ from hypothesis import strategies as st
 from harness import scenario
 from harness.errors import FieldError
 from harness.history.event import Role
+from harness.history.threads import rank_of_thread, thread_to
 from harness.protocol.guards import PRESETS, parse
 from harness.protocol.ranks import Ranks, placeholder, shard
 
 LAYERS, PAGE_BYTES = 5, 136
-SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, LAYERS))
+SIZES = st.builds(
+    lambda least, times, wide, pp: Ranks(
+        prefill_tp=least if wide else least * times, prefill_pp=pp, decode_tp=least * times if wide else least
+    ),
+    st.integers(1, 4), st.integers(1, 4), st.booleans(), st.integers(1, LAYERS),
+)  # fmt: skip
+"""One of both TP sizes is a multiple of the other."""
 
 
 @settings(deadline=None)
 @given(SIZES, st.integers(0, 2), st.integers(0, 2))
-def test_every_byte_of_a_decode_ranks_pages_has_one_writer(sizes: tuple[int, int, int], at: int, to: int) -> None:
-    decode_tp, group, pp = sizes
-    ranks = Ranks(prefill_tp=decode_tp * group, prefill_pp=pp, decode_tp=decode_tp)
+def test_every_byte_of_a_decode_ranks_pages_has_one_writer(ranks: Ranks, at: int, to: int) -> None:
     leader = at * ranks.count(Role.PREFILL)
-    for decode in ranks.members(Role.DECODE, to * decode_tp):
+    for decode in ranks.members(Role.DECODE, to * ranks.decode_tp):
         written: Counter[tuple[int, int]] = Counter()
         writers = ranks.writers(leader, decode)
         for writer in writers:
-            assert ranks.decode_rank(writer) == ranks.rank(Role.DECODE, decode)
+            assert ranks.rank(Role.DECODE, decode) in ranks.served(writer)
             assert ranks.leader(Role.PREFILL, writer) == leader
             first, end = ranks.share(writer, PAGE_BYTES)
             written.update((layer, byte) for layer in ranks.layers(writer, LAYERS) for byte in range(first, end))
-        assert len(writers) == group * pp == len(set(writers))
+        assert len(writers) == ranks.group * ranks.prefill_pp == len(set(writers))
         assert set(written) == {(layer, byte) for layer in range(LAYERS) for byte in range(PAGE_BYTES)}
         assert set(written.values()) == {1}
 
 
 @settings(deadline=None)
 @given(SIZES)
-def test_each_prefill_process_writes_to_one_decode_rank(sizes: tuple[int, int, int]) -> None:
-    decode_tp, group, pp = sizes
-    ranks = Ranks(prefill_tp=decode_tp * group, prefill_pp=pp, decode_tp=decode_tp)
-    named = [writer for decode in range(decode_tp) for writer in ranks.writers(0, decode)]
-    assert sorted(named) == list(ranks.members(Role.PREFILL, 0))
+def test_each_prefill_process_writes_to_the_decode_ranks_that_it_serves(ranks: Ranks) -> None:
+    named = Counter(writer for decode in range(ranks.decode_tp) for writer in ranks.writers(0, decode))
+    assert named == dict.fromkeys(ranks.members(Role.PREFILL, 0), ranks.fan_out)
+    assert 1 in {ranks.group, ranks.fan_out}
+    assert ranks.group * ranks.decode_tp == ranks.fan_out * ranks.prefill_tp
+
+
+def test_one_prefill_rank_serves_neighbours() -> None:
+    ranks = Ranks(prefill_tp=2, decode_tp=6, prefill_pp=2)
+    assert [list(ranks.served(index)) for index in range(4, 8)] == [[0, 1, 2], [3, 4, 5]] * 2
+    assert ranks.writers(4, 6 + 3) == (5, 7)
+
+
+@given(st.sampled_from(["main", "mover", "recv", "engine"]), st.integers(0, 63), st.integers(2, 9))
+def test_streams_of_a_process_that_serves_several_ranks_name_the_rank(thread: str, rank: int, number: int) -> None:
+    assert rank_of_thread(thread_to(thread, rank)) == rank
+    assert rank_of_thread(f"{thread_to(thread, rank)}-{number}") == rank
+    assert rank_of_thread(thread) is rank_of_thread(f"{thread}-{number}") is None
 
 
 def test_stages_follow_each_other_and_the_last_one_leads() -> None:
@@ -78,8 +96,8 @@ def test_payloads_of_ranks_and_stages_differ() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"topology.decode_tp": 2}, "topology.prefill_tp"),
         ({"topology.decode_tp": 2, "topology.prefill_tp": 3}, "topology.prefill_tp"),
+        ({"topology.decode_tp": 6, "topology.prefill_tp": 4}, "topology.prefill_tp"),
         ({"topology.prefill_pp": 3}, "topology.prefill_pp"),
         ({"topology.prefill_tp": 4, "engine.page_bytes": 24}, "topology.prefill_tp"),
         ({"topology.prefill": 64, "topology.prefill_tp": 8}, "topology.prefill"),
@@ -94,6 +112,12 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, object], field: st
     assert "\n" not in str(caught.value)
 
 
+def test_decode_may_have_more_tp_ranks_than_prefill() -> None:
+    topology = scenario.load(None, {"topology.decode_tp": 6, "topology.prefill_tp": 2}).topology
+    assert topology.processes == (2, 6)
+    assert topology.ranks.fan_out == 3
+
+
 def test_a_scenario_says_how_many_processes_there_are() -> None:
     changes = {"topology.prefill": 2, "topology.prefill_tp": 4, "topology.prefill_pp": 2, "topology.decode": 3}
     topology = scenario.load(None, {**changes, "topology.decode_tp": 2}).topology
@@ -105,6 +129,7 @@ def test_releases_await_all_ranks_and_take_the_minimum_but_send_the_row_from_eve
     for name, guards in PRESETS.items():
         assert guards.await_all_ranks, name
         assert guards.min_over_ranks, name
+        assert guards.count_destinations, name
         assert guards.last_stage_aux is guards.vote_on_data is (name == "hardened"), name
     assert not parse("sglang-0.5.12").gate_before_min
     assert parse("sglang-0.5.13").gate_before_min
