@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from decode_node import mutants
 from decode_node.aux import apply_row
 from decode_node.engine import DecodeEngine
@@ -67,8 +69,9 @@ class DecodeNode(Shell):
         )
         mutants.apply(settings.mutants, self.engine)
         extension.apply((*settings.mutants, *settings.guards.own), "decode", self.engine)
+        by_room = settings.ranks.prefill_dp > 1 and not settings.guards.named_dp_rank
         self.handlers |= {
-            wire.Request: self._admit,
+            wire.Request: self._admit_by_room if by_room else self._admit,
             wire.Status: self.engine.deliver,
             wire.Drained: self.engine.deliver,
             wire.SessionAck: self._on_session_ack,
@@ -149,6 +152,12 @@ class DecodeNode(Shell):
     def _admit(self, request: wire.Request) -> None:
         assert self.engine is not None
         self.engine.admit(request, self._now)
+
+    def _admit_by_room(self, request: wire.Request) -> None:
+        """Ask the DP rank that the room implies, whichever the router has sent the request to."""
+        assert self.settings is not None
+        implied = self.settings.ranks.of_room(request.prefill, request.room)
+        self._admit(msgspec.structs.replace(request, prefill=implied))
 
     def _cancel(self, message: wire.Cancel) -> None:
         assert self.engine is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,7 +29,7 @@ from harness.node.shell import BEAT_S, LOST_S, Address
 from harness.node.silence import STALL_S, excuse
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
-from harness.router import ONE_EACH, deliver, serving
+from harness.router import ONE_EACH, choose, deliver, serving
 
 _HANDOFF = int(Verb.HANDOFF)
 _OK, _FAIL, _INVOKE = int(Kind.OK), int(Kind.FAIL), int(Kind.INVOKE)
@@ -70,6 +71,7 @@ class Driver:
         self.nemesis: Nemesis | None = None
         """The faults of this run; None, and no cost, where there are none."""
         self.ranks = ONE_EACH
+        self.dp_routing = "room"
         self.lost: list[str] = []
         """Nodes that ended or fell silent without being asked to."""
 
@@ -272,11 +274,15 @@ class Driver:
         issued = 0
         open_loop = load.workload.arrival != "closed" and load.warm
         event = self.record.event
+        several = self.ranks.prefill_dp > 1 or self.ranks.decode_dp > 1
         if not prefills or not decodes:
             return 0
         while (intended := load.due(now)) is not None:
             room, index, wants = load.issue(now, intended)
-            prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
+            if several:
+                prefill, decode = self._choose(load, prefills, decodes, index, room)
+            else:
+                prefill, decode = prefills[index % len(prefills)], decodes[index % len(decodes)]
             load.open[room].decode = decode[1]
             event(
                 _HANDOFF, room, kind=_INVOKE, code=wants, a=int(intended * 1e9) if open_loop else 0, b=index,
@@ -290,6 +296,17 @@ class Driver:
                 self.send(prefill, request)
             issued += 1
         return issued
+
+    def _choose(
+        self, load: Load, prefills: list[Address], decodes: list[Address], index: int, room: int
+    ) -> tuple[Address, Address]:
+        """Where a hand-off goes that is open already, where instances have several DP ranks."""
+        others = [opened for other, opened in load.open.items() if other != room]
+        by_prefill = Counter(opened.prefill for opened in others)
+        by_decode = Counter(opened.decode for opened in others)
+        prefill = choose(self.ranks, self.dp_routing, prefills, index, room, by_prefill)
+        load.open[room].prefill = prefill[1]
+        return prefill, choose(self.ranks, self.dp_routing, decodes, index, room, by_decode)
 
     def _send_beats(self) -> None:
         beat = wire.Beat(Role.DRIVER, 0, self.incarnation)

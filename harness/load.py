@@ -20,12 +20,13 @@ _REASONS = {int(reason): reason for reason in Reason}
 
 @dataclass(slots=True)
 class Open:
-    """One hand-off in flight. Times: monotonic seconds. `decode`: the node that is to end it."""
+    """One hand-off in flight. Times: monotonic seconds. `prefill`, `decode`: the nodes that were chosen; the latter is to end it."""
 
     index: int
     since: float
     intended: float
     decode: int
+    prefill: int = 0
 
 
 class Load:

@@ -1,9 +1,10 @@
-"""Which processes of an instance a message of the router goes to, and which instances can serve."""
+"""Which processes of an instance a message of the router goes to, which instances can serve, and which DP rank a request goes to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+from harness.history.event import Role
 from harness.node.post import Outbox
 from harness.protocol import wire
 from harness.protocol.ranks import Ranks
@@ -43,3 +44,22 @@ def serving(ranks: Ranks, role: int, there: Iterable[Node]) -> list[Node]:
     indices = {index for found, index in there if found == role}
     leaders = sorted({ranks.leader(role, index) for index in indices})
     return [(role, leader) for leader in leaders if indices.issuperset(ranks.members(role, leader))]
+
+
+def choose(
+    ranks: Ranks, routing: str, leaders: Sequence[Node], index: int, room: int, is_open: Mapping[int, int]
+) -> Node:
+    """The DP rank that request `index` goes to, of the instance whose turn it is; `leaders`, of one role and not empty, can serve.
+
+    With `routing` "room" prefill's is the one that the room names (another where that is not there), and decode's take turns. With "least-open"
+    it is the one with the fewest open hand-offs; `is_open` counts them by leader.
+    """
+    instances = sorted({ranks.instance(*leader) for leader in leaders})
+    own = instances[index % len(instances)]
+    there = [leader for leader in leaders if ranks.instance(*leader) == own]
+    if routing != "room":
+        return min(there, key=lambda leader: is_open.get(leader[1], 0))
+    role, first = there[0]
+    if role == Role.PREFILL and (named := (role, ranks.of_room(first, room))) in there:
+        return named
+    return there[index // len(instances) % len(there)]

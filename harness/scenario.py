@@ -36,16 +36,22 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prefill_tp: int = 1
     prefill_pp: int = 1
     decode_tp: int = 1
+    prefill_dp: int = 1
+    decode_dp: int = 1
 
     @property
     def ranks(self) -> Ranks:
         """The parallel sizes."""
-        return Ranks(prefill_tp=self.prefill_tp, prefill_pp=self.prefill_pp, decode_tp=self.decode_tp)
+        return Ranks(
+            prefill_tp=self.prefill_tp, prefill_pp=self.prefill_pp, decode_tp=self.decode_tp, prefill_dp=self.prefill_dp,
+            decode_dp=self.decode_dp,
+        )  # fmt: skip
 
     @property
     def processes(self) -> tuple[int, int]:
         """How many prefill and how many decode processes there are."""
-        return self.prefill * self.prefill_tp * self.prefill_pp, self.decode * self.decode_tp
+        prefills = self.prefill * self.prefill_dp * self.prefill_tp * self.prefill_pp
+        return prefills, self.decode * self.decode_dp * self.decode_tp
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +61,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `warmup` hand-offs come first; they are checked but not timed. Fractions of requests ask for logprobs and hidden states.
 
     `abort_fraction` of the requests are given up by their client in flight, and prefill takes up to `hold_ms` for its forward pass
-    (released engines only).
+    (released engines only). `dp_routing`: which DP rank of an instance a request goes to, see `harness.router`.
     """
 
     requests: int = 0
@@ -68,6 +74,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hold_ms: float = 0.0
     logprob_fraction: float = 0.25
     hidden_fraction: float = 0.25
+    dp_routing: Literal["room", "least-open"] = "room"
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,6 +171,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "topology.prefill_tp": (1, 64),
     "topology.prefill_pp": (1, 64),
     "topology.decode_tp": (1, 64),
+    "topology.prefill_dp": (1, 64),
+    "topology.decode_dp": (1, 64),
     "workload.requests": (0, 10**12),
     "workload.duration_s": (0, 10**7),
     "workload.concurrency": (1, 65536),
@@ -203,6 +212,7 @@ _CHOICES = {
     "engine.page_policy": POLICIES,
 }
 _ENUMS = {
+    "workload.dp_routing": ("room", "least-open"),
     "planes": ("split", "shared"),
     "workload.arrival": ("closed", "poisson", "fixed"),
     "transport.reorder": ("none", "random", "room_first"),

@@ -216,7 +216,7 @@ def _phases(
 ) -> None:  # fmt: skip
     limits, topology = scenario.limits, scenario.topology
     driver.tick = _ticker(driver, load, display, "start")
-    driver.ranks = topology.ranks
+    driver.ranks, driver.dp_routing = topology.ranks, scenario.workload.dp_routing
     driver.wait_for_nodes(*topology.processes, limits.start_timeout_s)
     driver.configure(node_settings(scenario, folder.history, record=record), limits.start_timeout_s)
     faults = parse_all(scenario.faults)

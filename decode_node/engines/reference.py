@@ -138,10 +138,8 @@ class ReferenceEngine:
             _ALLOC, handoff.room, slot, tenure, value=self.buffers.room_word(slot),
             a=self._pages_per_request, c=handoff.prefill,
         )  # fmt: skip
-        exchange = wire.RoomExchange(
-            handoff.room, handoff.attempt, self.index, slot, tenure, handoff.page_list, self._ranks.fan_out
-        )
-        self._tell(handoff.prefill, exchange)
+        where = (slot, tenure, handoff.page_list, self._ranks.fan_out)
+        self._tell(handoff.prefill, wire.RoomExchange(handoff.room, handoff.attempt, self.index, *where))
 
     def _tell(self, prefill: int, message: wire.RoomExchange | wire.Abort) -> None:
         """Send to every rank of a prefill instance that writes to this decode rank."""

@@ -11,7 +11,8 @@ _SGLANG_ISSUE = "https://github.com/sgl-project/sglang/issues/"
 _VLLM = "https://github.com/vllm-project/vllm/pull/"
 _VLLM_ISSUE = "https://github.com/vllm-project/vllm/issues/"
 _TRT = "https://github.com/NVIDIA/TensorRT-LLM/pull/"
-_TWO: dict[str, Any] = {"topology.prefill": 2}
+_DP: dict[str, Any] = {"topology.prefill_dp": 2}
+_CHOSEN: dict[str, Any] = {**_DP, "workload.dp_routing": "least-open"}
 _RESTART: dict[str, Any] = {
     "workload.requests": 1000, "workload.duration_s": 120.0, "workload.arrival": "fixed", "workload.rate_per_s": 500.0,
     "workload.concurrency": 64, "engine.slots": 64,
@@ -85,16 +86,16 @@ K6 = (
     Bug(
         id="sglang-22901", kind="K6", url=_SGLANG + "22901", seen="decode waits at the wrong prefill rank",
         mechanism="decode derives the rank from the room, the router had chosen another",
-        mutants=("wrong_rank",), anomaly="hang", changes=_TWO, note="two prefill nodes stand for the data parallel ranks",
+        guards="hardened,-named_dp_rank", anomaly="hang", changes=_CHOSEN,
     ),
     Bug(
         id="dynamo-9248", kind="K6", url="https://github.com/ai-dynamo/dynamo/pull/9248", seen="transfers do not match",
         mechanism="as sglang-22901: a random room and an explicit rank",
-        mutants=("wrong_rank",), anomaly="hang", changes={**_TWO, "workload.concurrency": 8},
+        guards="hardened,-named_dp_rank", anomaly="hang", changes={**_CHOSEN, "workload.concurrency": 8},
     ),
     Bug(
         id="sglang-29725", kind="K6", url=_SGLANG_ISSUE + "29725", seen="about half of the requests fail",
-        mechanism="decode asks rank 0 only", mutants=("rank_zero",), anomaly="hang", changes=_TWO,
+        mechanism="decode asks rank 0 only", mutants=("rank_zero",), anomaly="hang", changes=_DP,
     ),
 )  # fmt: skip
 

@@ -41,6 +41,7 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True):
     gate_before_min: bool = False
     vote_on_data: bool = False
     count_destinations: bool = False
+    named_dp_rank: bool = False
     own: tuple[str, ...] = ()
     """Guards of plugins that are on."""
 
@@ -70,6 +71,7 @@ PREVENTS: dict[str, str] = {
     "gate_before_min": "one decode rank commits while another still waits for its row: a rank votes for a commit only once the slot names a room",
     "vote_on_data": "one decode rank aborts the row that another commits: a rank votes after it has checked the data, not on the status alone",
     "count_destinations": "a room begun without one of its decode ranks: prefill waits for transfer infos of so many ranks, not for so many messages",
+    "named_dp_rank": "decode waits at a DP rank that never had the request: it asks the one that the router named, not the one that the room implies",
 }
 
 # A live duplicate kills an engine of any release (sgl-project/sglang#40125); here that is a mutant of its own, not a preset.

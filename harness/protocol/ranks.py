@@ -4,6 +4,9 @@ A prefill instance has TP x PP ranks, a decode instance has TP ranks; each rank 
 `index = instance * ranks + rank`, a prefill rank being `stage * tp + tp_rank`, as SGLang numbers its engine ranks. An instance is
 called by the index of its rank 0, its leader; with one rank each, node and leader are the same.
 
+With data parallel (DP) ranks an instance is so many such groups, one behind the other: `index = (instance * dp + dp_rank) * ranks + rank`. A hand-off
+concerns one DP rank of each side, which has slots, pages and queues of its own; so everything here but `instance`, `dp_rank` and `of_room` takes a DP rank for an instance.
+
 As in SGLang for models with heads to share out, decode rank d is written by those prefill TP ranks that hold its part, `prefill_tp / decode_tp`
 of them in each stage: each writes its share of the bytes of every page, of the layers of its stage. Decode so waits for
 `prefill_tp / decode_tp * prefill_pp` reports (SGLang's `required_prefill_response_num`). Where decode has more TP ranks, one prefill rank of
@@ -27,9 +30,11 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tp: int = 1
     prefill_pp: int = 1
     decode_tp: int = 1
+    prefill_dp: int = 1
+    decode_dp: int = 1
 
     def count(self, role: int) -> int:
-        """Processes of one instance."""
+        """Processes of one instance, or of one DP rank of it."""
         return self.prefill_tp * self.prefill_pp if role == _PREFILL else self.decode_tp if role == _DECODE else 1
 
     def leader(self, role: int, index: int) -> int:
@@ -40,6 +45,23 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
         """Indices of all ranks of the instance of process `index`."""
         leader = self.leader(role, index)
         return range(leader, leader + self.count(role))
+
+    def dp(self, role: int) -> int:
+        """DP ranks of one instance."""
+        return self.prefill_dp if role == _PREFILL else self.decode_dp if role == _DECODE else 1
+
+    def instance(self, role: int, index: int) -> int:
+        """The instance, counted from 0, that a process belongs to, whatever its DP rank."""
+        return index // self.count(role) // self.dp(role)
+
+    def dp_rank(self, role: int, index: int) -> int:
+        """DP rank of a process in its instance."""
+        return index // self.count(role) % self.dp(role)
+
+    def of_room(self, prefill: int, room: int) -> int:
+        """Leader of the DP rank that `room` names, in the instance of a prefill process: the room modulo their number, as SGLang has it where nobody says otherwise."""
+        own = self.instance(_PREFILL, prefill) * self.prefill_dp
+        return (own + room % self.prefill_dp) * self.count(_PREFILL)
 
     def stage(self, prefill: int) -> int:
         """Pipeline stage of a prefill process."""
@@ -102,18 +124,22 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
     def names(self, prefill: int, decode: int) -> dict[str, str]:
         """What each of so many prefill and decode instances' processes is, by process name; empty with one rank each."""
-        if self.single:
+        if self.single and self.prefill_dp == self.decode_dp == 1:
             return {}
-        tp = self.prefill_tp
         prefills = {
-            f"prefill-{index}": f"instance {index // self.count(_PREFILL)}, stage {self.stage(index)}, tp {index % tp}"
-            for index in range(prefill * self.count(_PREFILL))
+            f"prefill-{index}": f"{self._group(_PREFILL, index)}, stage {self.stage(index)}, tp {index % self.prefill_tp}"
+            for index in range(prefill * self.prefill_dp * self.count(_PREFILL))
         }
         decodes = {
-            f"decode-{index}": f"instance {index // self.decode_tp}, tp {index % self.decode_tp}"
-            for index in range(decode * self.decode_tp)
+            f"decode-{index}": f"{self._group(_DECODE, index)}, tp {index % self.decode_tp}"
+            for index in range(decode * self.decode_dp * self.decode_tp)
         }
         return prefills | decodes
+
+    def _group(self, role: int, index: int) -> str:
+        """Instance and, where there are several, DP rank of a process, in words."""
+        which = f", dp {self.dp_rank(role, index)}" if self.dp(role) > 1 else ""
+        return f"instance {self.instance(role, index)}{which}"
 
     @property
     def single(self) -> bool:

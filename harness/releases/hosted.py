@@ -156,7 +156,7 @@ def _check_mixed(engine: Engine, scenario: Any) -> None:
     if transport not in MIXED[engine.side]:
         allowed = " or ".join(MIXED[engine.side])
         raise FieldError("transport.name", transport, f"{allowed}: {engine.name} is one side alone")
-    for field in ("prefill_tp", "prefill_pp", "decode_tp"):
+    for field in ("prefill_tp", "prefill_pp", "decode_tp", "prefill_dp", "decode_dp"):
         _only(engine, [(f"topology.{field}", getattr(topology, field), 1)])
     if engine.side == "prefill":
         guards = guard_table.parse(scenario.guards)

@@ -44,8 +44,8 @@ MASKED["await_all_ranks"] = ("kv_digest", "foreign-kv A", {"plane": "acked", **S
 """Guard: the other guard that covers for it, the anomaly without both, and where."""
 
 
-IN_THE_CATALOGUE = {"notify_unadmitted", "refuse_duplicate", "repeat_abort"}
-"""Guards that need what two requests on one slot cannot show: full queues, rooms used twice, lost messages."""
+IN_THE_CATALOGUE = {"notify_unadmitted", "refuse_duplicate", "repeat_abort", "named_dp_rank"}
+"""Guards that need what two requests on one slot cannot show: full queues, rooms used twice, lost messages, several nodes."""
 
 
 OF_DECODE_RANKS = {"min_over_ranks", "gate_before_min", "vote_on_data", "count_destinations"}

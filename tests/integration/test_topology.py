@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from integration.cli import handoff, start
 
+from harness.history.event import Kind, Verb
+from harness.history.reader import open_streams
+
 pytestmark = pytest.mark.integration
 DEADLINE_S = 420.0
 """A dozen processes on two busy cores need long to start."""
@@ -91,6 +94,37 @@ def test_transfer_infos_that_are_counted_one_by_one_leave_a_rank_out(tmp_path: P
     results = _stress(tmp_path, *common)
     assert results["anomalies"] == []
     assert results["committed"] == 2200
+
+
+DP = ("--prefill", "2", "--prefill-dp", "2", "--decode-dp", "2", "--requests", "1500")
+
+
+def _routed(runs: Path) -> list[bool]:
+    """Of each hand-off, whether it went to the DP rank that its room names."""
+    [driver] = [stream for stream in open_streams(runs / "latest" / "history") if stream.process == "driver-0"]
+    invoked = [r for r in driver.read(0, driver.count) if (r["verb"], r["kind"]) == (Verb.HANDOFF, Kind.INVOKE)]
+    return [int(record["c"]) % 2 == int(record["room"]) % 2 for record in invoked]
+
+
+def test_data_parallel_ranks_where_the_room_says_which(tmp_path: Path) -> None:
+    results = _stress(tmp_path, *DP, *WIDE, "--decode-tp", "2", "--fault", "abort:fraction=0.1")
+    assert results["anomalies"] == []
+    assert results["committed"] > 1200
+    assert len(results["ranks"]) == 4 + 4
+    assert results["ranks"]["decode-3"] == "instance 0, dp 1, tp 1"
+    assert all(_routed(tmp_path))
+
+
+def test_data_parallel_ranks_where_the_router_says_which(tmp_path: Path) -> None:
+    """sgl-project/sglang#22901: the router overrides what the room implies, and decode does not know."""
+    common = (*DP, "--set", "workload.dp_routing=least-open", "--set", "limits.transfer_timeout_s=2")
+    results = _stress(tmp_path, *common)
+    assert results["anomalies"] == []
+    assert results["committed"] == 1700
+    assert 0.2 < sum(_routed(tmp_path)) / 1700 < 0.8
+    few = ("--requests", "200", "--set", "workload.warmup=0", "--set", "limits.request_timeout_s=10")
+    mutant = _stress(tmp_path, *common, *few, "--guards", "hardened,-named_dp_rank")
+    assert "hang" in _names(mutant)
 
 
 def test_bad_sizes_are_told_in_one_line(tmp_path: Path) -> None:

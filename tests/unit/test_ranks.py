@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,6 +102,11 @@ def test_payloads_of_ranks_and_stages_differ() -> None:
         ({"topology.prefill_pp": 3}, "topology.prefill_pp"),
         ({"topology.prefill_tp": 4, "engine.page_bytes": 24}, "topology.prefill_tp"),
         ({"topology.prefill": 64, "topology.prefill_tp": 8}, "topology.prefill"),
+        (
+            {"topology.decode": 2, "topology.decode_dp": 64, "topology.prefill_tp": 4, "topology.decode_tp": 4},
+            "topology.decode",
+        ),
+        ({"topology.prefill_dp": 65}, "topology.prefill_dp"),
         ({"topology.prefill_tp": 0}, "topology.prefill_tp"),
         ({"topology.decode_tp": 2, "topology.prefill_tp": 2, "faults": ["kill:node=any"]}, "topology.decode_tp"),
     ],
@@ -130,9 +136,42 @@ def test_releases_await_all_ranks_and_take_the_minimum_but_send_the_row_from_eve
         assert guards.await_all_ranks, name
         assert guards.min_over_ranks, name
         assert guards.count_destinations, name
+        assert guards.named_dp_rank is (name == "hardened"), name
         assert guards.last_stage_aux is guards.vote_on_data is (name == "hardened"), name
     assert not parse("sglang-0.5.12").gate_before_min
     assert parse("sglang-0.5.13").gate_before_min
+
+
+@settings(deadline=None)
+@given(SIZES, st.integers(1, 5), st.integers(1, 5), st.integers(0, 500), st.integers(1, (1 << 63) - 1))
+def test_data_parallel_ranks_are_groups_one_behind_the_other(
+    sizes: Ranks, prefill_dp: int, decode_dp: int, index: int, room: int
+) -> None:
+    ranks = msgspec.structs.replace(sizes, prefill_dp=prefill_dp, decode_dp=decode_dp)
+    for role, dp in ((Role.PREFILL, prefill_dp), (Role.DECODE, decode_dp)):
+        instance, rank = ranks.instance(role, index), ranks.dp_rank(role, index)
+        assert ranks.leader(role, index) == (instance * dp + rank) * ranks.count(role)
+        assert 0 <= rank < dp
+        assert {ranks.dp_rank(role, member) for member in ranks.members(role, index)} == {rank}
+    named = ranks.of_room(index, room)
+    assert named == ranks.leader(Role.PREFILL, named)
+    assert ranks.instance(Role.PREFILL, named) == ranks.instance(Role.PREFILL, index)
+    assert ranks.dp_rank(Role.PREFILL, named) == room % prefill_dp
+
+
+def test_data_parallel_ranks_multiply_the_processes_and_are_named() -> None:
+    changes = {"topology.prefill": 2, "topology.prefill_dp": 3, "topology.prefill_tp": 2, "topology.decode_dp": 2}
+    topology = scenario.load(None, changes).topology
+    assert topology.processes == (12, 2)
+    names = topology.ranks.names(topology.prefill, topology.decode)
+    assert len(names) == 14
+    assert names["prefill-9"] == "instance 1, dp 1, stage 0, tp 1"
+    assert names["decode-1"] == "instance 0, dp 1, tp 0"
+    assert Ranks(decode_dp=2).names(1, 1) == {
+        "prefill-0": "instance 0, stage 0, tp 0",
+        "decode-0": "instance 0, dp 0, tp 0",
+        "decode-1": "instance 0, dp 1, tp 0",
+    }
 
 
 def test_processes_are_told_apart_in_results() -> None:

@@ -23,6 +23,8 @@ RANGES = {
     "topology.prefill_tp": (1, 64),
     "topology.prefill_pp": (1, 64),
     "topology.decode_tp": (1, 64),
+    "topology.prefill_dp": (1, 64),
+    "topology.decode_dp": (1, 64),
     "workload.requests": (0, 10**12),
     "workload.duration_s": (0, 10**7),
     "workload.concurrency": (1, 65536),
@@ -55,6 +57,7 @@ RANGES = {
     "limits.min_rate_per_s": (0, 10**6),
 }
 CHOICES = {
+    "workload.dp_routing": ["room", "least-open"],
     "planes": ["split", "shared"],
     "workload.arrival": ["closed", "poisson", "fixed"],
     "engine.hidden_dtype": ["float32", "bfloat16", "float16"],
@@ -231,7 +234,7 @@ def _fits(changes: dict[str, Any]) -> bool:
     """An engine whose blocks have no order, or that knows nothing of the target, is not asked for what it lacks."""
     alone = changes.get("transport.name") not in registry.ONE_SIDED
     ordered = alone or (not changes.get("transport.ack") and changes.get("transport.reorder") != "room_first")
-    return ordered and not any(field.endswith(("_tp", "_pp")) for field in changes)  # of ranks: see below
+    return ordered and not any(field.endswith(("_tp", "_pp", "_dp")) for field in changes)  # of ranks: see below
 
 
 @given(_CHANGES.filter(_fits))
