@@ -45,6 +45,8 @@ class Liveness:
         for what, which in tests.items():
             detail[what] = int((which & ~hung).sum())
             hung |= which
+        astray = hung & (rows["allocs"] > 0) & (rows["asked"] != rows["prefill"])
+        detail["decode asked another prefill than the router chose"] = int(astray.sum())
         found = take(rows, hung)
         detail = {what: count for what, count in detail.items() if count}
         self._tally.add("hang", found["invoke_t"], found["room"], found["prev"], detail=detail)

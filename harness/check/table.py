@@ -29,7 +29,7 @@ ROW = np.dtype(
         ("settle", "u8"),
         ("mades", "u4"), ("made_mask", "u2"), ("made_kv", "u4"), ("made_t", "u8"), ("made_tags", "u4", (FIELDS,)),
         ("sents", "u4"), ("token", "u8"),
-        ("allocs", "u4"), ("slot", "i8"), ("alloc_t", "u8"), ("word", "u8"), ("prev", "u8"),
+        ("allocs", "u4"), ("asked", "u4"), ("slot", "i8"), ("alloc_t", "u8"), ("word", "u8"), ("prev", "u8"),
         ("commits", "u4"), ("mask", "u2"), ("kv", "u4"), ("commit_t", "u8"), ("commit_word", "u8"),
         ("tags", "u4", (FIELDS,)),
         ("aborts", "u4"), ("abort_code", "u2"), ("abort_t", "u8"), ("abort_word", "u8"),
@@ -38,7 +38,7 @@ ROW = np.dtype(
     ]
 )  # fmt: skip
 """One hand-off. Times in ns; `settle`: number of the invoke at which it is judged; `slot`: key of the slot over all
-decodes; `word`, `prev`: room word found at ALLOC and room of the slot's preceding tenure; `changed`: mask of fields that USE read
+decodes; `prefill`, `asked`: the instance that the router chose, and that decode asked; `word`, `prev`: room word found at ALLOC and room of the slot's preceding tenure; `changed`: mask of fields that USE read
 otherwise than COMMIT; `hit`, `hit_by`: another's write landed within the tenure, and whose; `faults`: mask of the FaultKinds that were done to this hand-off, and above `LOSS_BIT` of the Losses;
 `held`: ns by which they held it up."""
 
@@ -197,7 +197,7 @@ class Table:
         at, event = at[found][::-1], take(allocs, found)[::-1]
         self.rows["slot"][at] = slots[found][::-1]
         self.rows["prev"][at] = previous[found][::-1]
-        self._set(at, event, {"alloc_t": "t_ns", "word": "value"})
+        self._set(at, event, {"alloc_t": "t_ns", "word": "value", "asked": "c"})
         self.rows["allocs"][at] = 1
 
     def hit(self, victims: U64, authors: U64, t_ns: U64) -> None:

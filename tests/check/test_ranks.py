@@ -324,6 +324,21 @@ def test_a_decode_rank_that_was_left_out_is_a_hang(pair: History) -> None:
     assert counts(pair.finish().check(**SERVES)) == {"hang": 1}
 
 
+ASTRAY = "decode asked another prefill than the router chose"
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_hang_says_whether_decode_asked_who_the_router_chose(h: History, asked: int) -> None:
+    """Two data parallel ranks of prefill, an instance each as far as a history goes."""
+    h.healthy(9, 11)
+    request = h.request(4, prefill=1).invoke()
+    request.prefill = asked
+    request.alloc().abort(Reason.TIMEOUT).free().fail(Reason.TIMEOUT)
+    report = h.finish().check()
+    assert counts(report) == {"hang": 1}
+    assert (ASTRAY in report.anomalies[0].detail) == (asked == 0)
+
+
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(FieldError, match=r"^prefill_tp: 3 is not allowed; use a multiple of decode_tp"):
         expect(prefill_tp=3, decode_tp=2)

@@ -125,6 +125,7 @@ def test_data_parallel_ranks_where_the_router_says_which(tmp_path: Path) -> None
     few = ("--requests", "200", "--set", "workload.warmup=0", "--set", "limits.request_timeout_s=10")
     mutant = _stress(tmp_path, *common, *few, "--guards", "hardened,-named_dp_rank")
     assert "hang" in _names(mutant)
+    assert "decode asked another prefill than the router chose" in _authors(mutant)
 
 
 def test_bad_sizes_are_told_in_one_line(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
+from explore.agreeing import Shared, minimum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decode_node import mutants_ranks
-from decode_node.agreement import CELLS, READY, WAIT, Agreement, Vector, ballot, decided
+from decode_node.agreement import CELLS, READY, WAIT, ballot, decided
 from decode_node.engines.grouped import GroupedEngine
 from harness import scenario
 from harness.history.event import Reason, Role
@@ -25,17 +25,12 @@ VOTE = st.sampled_from([READY, WAIT, Reason.MISMATCH, Reason.TIMEOUT, Reason.CAN
 VOTES = st.dictionaries(st.integers(0, 3 * CELLS), VOTE, max_size=40)
 
 
-def _minimum(*ballots: Vector) -> Vector:
-    lowest: Vector = np.minimum.reduce(ballots)
-    return lowest
-
-
 @settings(deadline=None)
 @given(VOTES, VOTES)
 def test_only_what_both_voted_on_is_decided_and_as_the_lower_vote_says(
     one: dict[int, int], two: dict[int, int]
 ) -> None:
-    found = decided(_minimum(ballot(one), ballot(two)))
+    found = decided(minimum(ballot(one), ballot(two)))
     assert found.keys() <= one.keys() & two.keys()
     assert all(vote == min(one[index], two[index]) for index, vote in found.items())
 
@@ -43,50 +38,14 @@ def test_only_what_both_voted_on_is_decided_and_as_the_lower_vote_says(
 @settings(deadline=None)
 @given(VOTES)
 def test_votes_that_all_ranks_share_are_decided_the_oldest_of_a_cell_first(votes: dict[int, int]) -> None:
-    found = decided(_minimum(ballot(votes), ballot(votes), ballot(votes)))
+    found = decided(minimum(ballot(votes), ballot(votes), ballot(votes)))
     oldest = {index for index in votes if not any(other < index and other % CELLS == index % CELLS for other in votes)}
     assert found == {index: votes[index] for index in oldest if votes[index] != WAIT}
 
 
 def test_different_requests_in_one_cell_are_not_taken_for_one_another() -> None:
-    assert decided(_minimum(ballot({5: READY}), ballot({5 + CELLS: int(Reason.TIMEOUT)}))) == {}
-    assert decided(_minimum(ballot({5: READY}), ballot({}))) == {}
-
-
-class _Shared:
-    """Ranks in one process: a reduction is over once all have begun it."""
-
-    def __init__(self, ranks: int) -> None:
-        self.begun: list[Vector | None] = [None] * ranks
-        self.results: list[Vector | None] = [None] * ranks
-
-    def rank(self, rank: int) -> Agreement:
-        """One rank's end."""
-        return _End(self, rank)
-
-
-class _End:
-    def __init__(self, shared: _Shared, rank: int) -> None:
-        self._shared, self._rank = shared, rank
-
-    @property
-    def busy(self) -> bool:
-        return self._shared.begun[self._rank] is not None or self._shared.results[self._rank] is not None
-
-    def begin(self, votes: Vector) -> None:
-        begun = self._shared.begun
-        begun[self._rank] = votes
-        if all(vector is not None for vector in begun):
-            lowest = _minimum(*(vector for vector in begun if vector is not None))
-            self._shared.results[:] = [lowest] * len(begun)
-            begun[:] = [None] * len(begun)
-
-    def result(self) -> Vector | None:
-        found, self._shared.results[self._rank] = self._shared.results[self._rank], None
-        return found
-
-    def close(self) -> None:
-        """Nothing to leave."""
+    assert decided(minimum(ballot({5: READY}), ballot({5 + CELLS: int(Reason.TIMEOUT)}))) == {}
+    assert decided(minimum(ballot({5: READY}), ballot({}))) == {}
 
 
 class _Instance:
@@ -96,7 +55,7 @@ class _Instance:
         changes = {"guards": guards, "engine.slots": 4, "topology.prefill_tp": 2, "topology.decode_tp": 2}
         settings = scenario.node_settings(scenario.load(None, changes), Path("unused"), record=False)
         layout = Layout(settings.decode_layout)
-        shared = _Shared(2)
+        shared = Shared(2)
         self.buffers = [Buffers(Memory.create("test", layout.size_bytes), layout) for _ in range(2)]
         self.engines = [
             GroupedEngine(
