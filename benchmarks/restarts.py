@@ -50,7 +50,7 @@ class _Samples(Quiet):
         if (now := time.monotonic()) >= self._next:
             self._next = now + SAMPLE_S
             own = psutil.Process()
-            nodes = sum(child.memory_info().rss for child in own.children() if child.is_running())
+            nodes = sum(child.memory_info().rss for child in own.children(recursive=True) if child.is_running())
             sample = {"driver_mib": own.memory_info().rss / 2**20, "nodes_mib": nodes / 2**20}
             self.samples.append({**sample, "descriptors": own.num_fds(), "open": len(load.open)})
 

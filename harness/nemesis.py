@@ -129,11 +129,12 @@ class _Hands(Hands):
         member.expected = True
         member.process.kill()
 
-    def revive(self, node: Node) -> None:
+    def revive(self, node: Node) -> bool:
         member, cluster = self._member(node), self._driver.cluster
         assert isinstance(cluster, Cluster)
-        member.process.join()
-        cluster.start(member.role, member.index, member.incarnation + 1)
+        if member.reaped:
+            cluster.start(member.role, member.index, member.incarnation + 1)
+        return member.reaped
 
     def serving(self, node: Node) -> bool:
         return node not in self._nemesis.away

@@ -144,6 +144,9 @@ class Session:
             raise HarnessError(f"this session's nodes are {self.topology}, not {scenario.topology}")
         if driver.lost:
             raise HarnessError(f"{driver.lost[0]} ended: this session runs nothing more")
+        faults = parse_all(scenario.faults)
+        if isinstance(self.cluster, Cluster) and any(fault.kind.number is FaultKind.KILL for fault in faults):
+            self.cluster.hasten()
         load = Load(scenario)
         interrupt = Interrupt(load)
         with ExitStack() as stack:

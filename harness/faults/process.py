@@ -29,11 +29,11 @@ class Hands:
         raise NotImplementedError
 
     def kill(self, node: Node) -> None:
-        """SIGKILL, and start it again once it is gone and `revive` was called."""
+        """SIGKILL."""
         raise NotImplementedError
 
-    def revive(self, node: Node) -> None:
-        """Start it again as soon as its end was seen."""
+    def revive(self, node: Node) -> bool:
+        """Start a killed node again, if the driver has seen its end: else its next life would be taken for it. Returns whether that was done."""
         raise NotImplementedError
 
     def serving(self, node: Node) -> bool:
@@ -139,8 +139,7 @@ class _Kill(_Process):
 
     def _goes_on(self, now: float, node: Node) -> bool:
         if now >= self._until and not self._revived:
-            self._revived = True
-            self._hands.revive(node)
+            self._revived = self._hands.revive(node)
         return not (self._revived and self._hands.serving(node))
 
 

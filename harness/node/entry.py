@@ -19,7 +19,7 @@ from harness.node.address import AUTO, cluster_tag, own, resolved
 from harness.node.ask import claim_index
 from harness.node.shell import Shell
 
-__all__ = ["cluster_tag", "launch", "parser", "run"]
+__all__ = ["cluster_tag", "launch", "parser", "run", "settle", "title"]
 CLAIM_TIMEOUT_S = 60.0
 _PR_SET_PDEATHSIG = 1
 LOCAL_ONLY = "tcp://127.0.0.1:*"
@@ -65,7 +65,7 @@ def run(program: str, role: Role, make: Maker, description: str, arguments: Sequ
     if (options.index != AUTO and options.index < 0) or options.incarnation < 1:
         print(f"{program}: --index must be 0 or more (or auto) and --incarnation 1 or more", file=sys.stderr)
         return EXIT_USAGE
-    _title(f"handoff {program} {options.index} registry={options.registry}")
+    title(f"handoff {program} {options.index} registry={options.registry}")
     import zmq  # noqa: PLC0415  after the title, so that a slow import already shows under its name
 
     cluster = cluster_tag(options.cluster)
@@ -92,7 +92,8 @@ def run(program: str, role: Role, make: Maker, description: str, arguments: Sequ
     return 0
 
 
-def _title(text: str) -> None:
+def title(text: str) -> None:
+    """What `ps` shows of this process, where the package for that is there."""
     try:
         from setproctitle import setproctitle  # noqa: PLC0415  optional beside a hosted engine
     except ImportError:
@@ -121,8 +122,8 @@ def _show_stacks(*_: object) -> None:
     faulthandler.dump_traceback()
 
 
-def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
-    """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`.
+def settle(log: str, *, die_with_thread: bool) -> None:
+    """Prepare a child process of the harness: how it is scheduled, when it dies, and that its output is appended to `log`.
 
     Nodes run under SCHED_BATCH: on few cores a process that a message wakes shall not push the one that sends to it off its core after
     each message (12 % of the rate on two cores). `die_with_thread` has the kernel kill the child when the parent's starting thread ends: even a stopped child leaves no orphan.
@@ -137,5 +138,10 @@ def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool
     os.dup2(descriptor, 2)
     os.close(descriptor)
     signal.signal(signal.SIGUSR1, _show_stacks)
+
+
+def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
+    """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`."""
+    settle(log, die_with_thread=die_with_thread)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=False)
