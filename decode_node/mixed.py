@@ -57,6 +57,10 @@ class PlacedRecorder:
         """Nothing to add."""
         self._record.row(*fields)
 
+    def close(self) -> None:
+        """Close the stream behind it."""
+        self._record.close()
+
 
 def placed(streams: Streams, places: Places) -> RecorderFactory:
     """Streams whose records are placed."""

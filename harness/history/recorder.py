@@ -55,6 +55,9 @@ class Observer(Protocol):
     ) -> None:
         """Record one row event; `tags` are nine u32."""
 
+    def close(self) -> None:
+        """Nothing more is recorded. A thread that ends before its run closes the stream that is its own; `main` is not."""
+
 
 class NullRecorder:
     """Records nothing: what a run costs without a history (benchmarks only)."""

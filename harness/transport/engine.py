@@ -184,6 +184,8 @@ class _Worker(threading.Thread):
                 self._carry_out(job)
         finally:
             self.mover.close()
+            if self._record is not None:
+                self._record.close()
 
     def _carry_out(self, job: _Job) -> None:
         channel = self._channel

@@ -115,5 +115,5 @@ class GlooTarget(TcpTarget):
         except OSError:
             self.bad_frames += not self.closing.is_set()
             return
-        with contextlib.closing(pair):
-            Receiver(self, pair, self.recorder("recv")).serve()
+        with contextlib.closing(pair), contextlib.closing(self.recorder("recv")) as record:
+            Receiver(self, pair, record).serve()

@@ -83,6 +83,9 @@ class Events(list[Event]):
     def row(self, *_: object) -> None:
         """Transports record no rows."""
 
+    def close(self) -> None:
+        """What was recorded stays."""
+
     def of(self, verb: Verb, room: int) -> list[Event]:
         """Return the records of `verb` about `room`, in the order in which they were made."""
         return [event for event in self[:] if event.verb == verb and event.room == room]

@@ -84,15 +84,19 @@ class _Mover(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while True:
-            with self._changed:
-                while self._open and (not self._due or self._due[0][0] > time.monotonic()):
-                    wait_s = self._due[0][0] - time.monotonic() if self._due else None
-                    self._changed.wait(wait_s if wait_s is None else max(wait_s, 0.0))
-                if not self._open:
-                    return
-                _, _, write, copies = heapq.heappop(self._due)
-            self._land(write, copies)
+        try:
+            while (due := self._next()) is not None:
+                self._land(*due)
+        finally:
+            self._record.close()
+
+    def _next(self) -> tuple[Write, list[tuple[int, bytes, int]]] | None:
+        """Wait for what is due; None once closed."""
+        with self._changed:
+            while self._open and (not self._due or self._due[0][0] > time.monotonic()):
+                wait_s = self._due[0][0] - time.monotonic() if self._due else None
+                self._changed.wait(wait_s if wait_s is None else max(wait_s, 0.0))
+            return heapq.heappop(self._due)[2:] if self._open else None
 
     def _land(self, write: Write, copies: list[tuple[int, bytes, int]]) -> None:
         begin = time.monotonic_ns()

@@ -230,7 +230,8 @@ class TcpTarget:
 
     def _serve(self, connection: socket.socket) -> None:
         """Take frames until the connection ends."""
-        Receiver(self, connection, self.recorder("recv")).serve()
+        with contextlib.closing(self.recorder("recv")) as record:
+            Receiver(self, connection, record).serve()
 
     def close(self) -> None:
         """Close every connection and wait for the threads."""
