@@ -1,6 +1,6 @@
 """Kill and restart of nodes all the time: what became of the requests, how soon new ones succeed, and whether memory grows.
 
-    python benchmarks/restarts.py [--duration S] [--every S] [--node prefill|decode|any] [--json]
+    python benchmarks/restarts.py [--duration S] [--every S] [--node prefill|decode|registry|any] [--json]
 
 Two nodes of each role. Exit 1 if the verdict is not valid or nothing succeeded after a restart.
 """
@@ -85,8 +85,8 @@ def main() -> int:
     """Run, judge, print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--duration", type=float, default=300.0, help="seconds of load")
-    options.add_argument("--every", type=float, default=3.0, help="seconds from one return to the next kill")
-    options.add_argument("--node", choices=("prefill", "decode", "any"), default="any")
+    options.add_argument("--every", type=float, default=3.0, help="seconds from one kill to the next")
+    options.add_argument("--node", choices=("prefill", "decode", "registry", "any"), default="any")
     options.add_argument("--json", action="store_true", help="one JSON object")
     given = options.parse_args()
     fault = f"kill:node={given.node},every_s={given.every:g}"

@@ -25,7 +25,7 @@ from harness.load import Load, Open
 from harness.nemesis import Nemesis
 from harness.node.entry import cluster_tag
 from harness.node.post import Inbox, Outbox
-from harness.node.shell import BEAT_S, LOST_S, Address
+from harness.node.shell import BEAT_S, HELLO_S, LOST_S, REGISTRY, Address
 from harness.node.silence import STALL_S, excuse
 from harness.protocol import wire
 from harness.protocol.settings import NodeSettings
@@ -64,7 +64,8 @@ class Driver:
         self._census: dict[Address, wire.Census] = {}
         self._finished: set[Address] = set()
         self._serial = 0
-        self._next_beat = 0.0
+        self._next_beat = self._next_hello = 0.0
+        self._registry_seen = 0.0
         self._load: Load | None = None
         self._next_gauge = 0.0
         self._gauges: dict[Address, tuple[int, int]] = {}
@@ -326,6 +327,9 @@ class Driver:
         excuse(self._seen, now, late_s)
         self._next_beat = now + 0.05
         self._send_beats()
+        if now >= self._next_hello and now - self._registry_seen > HELLO_S:
+            self._next_hello = now + BEAT_S
+            self._registry.send(wire.Register(Role.DRIVER, 0, self.incarnation, 0, self.inbox.address))
         if self._load is not None:
             self._record_info(self._load.overdue(now), Reason.DRIVER_TIMEOUT)
         if now >= self._next_gauge:
@@ -367,7 +371,7 @@ class Driver:
         victim = self.nemesis is not None and node in self.nemesis.away
         if not expected:
             self.lost.append(f"{_name(node)} ({why})")
-        if not expected or victim:
+        if node != REGISTRY and (not expected or victim):
             gone = wire.Gone(node[0], node[1], self.nodes[node].incarnation if node in self.nodes else 1)
             for other in self._peers.values():
                 other.send(gone)
@@ -387,7 +391,9 @@ class Driver:
         if not isinstance(message, wire.Beat | wire.Ready | wire.Census | wire.Finished):
             return
         node = (message.role, message.index)
-        if node in self._seen:
+        if node == REGISTRY:
+            self._registry_seen = now
+        elif node in self._seen:
             self._seen[node] = now
         if isinstance(message, wire.Ready):
             self.ready[node] = message.error
@@ -399,6 +405,11 @@ class Driver:
                 self._gauges[node] = (held, size)
         elif isinstance(message, wire.Finished):
             self._finished.add(node)
+
+    @property
+    def registered(self) -> set[tuple[Address, int]]:
+        """Nodes that are there, with their incarnations."""
+        return {(node, self.nodes[node].incarnation) for node in self._peers}
 
     def _on_topology(self, message: wire.Topology, now: float) -> None:
         for register in message.nodes:
@@ -416,6 +427,8 @@ class Driver:
             self._record_up(node, register)
             if self.nemesis is not None:
                 self.nemesis.registered(node)
+        if self.nemesis is not None:
+            self.nemesis.listed(message)
 
     def _wait(
         self,
@@ -426,12 +439,8 @@ class Driver:
         have: dict[Address, Any],
     ) -> None:
         deadline = time.monotonic() + timeout_s
-        next_hello = 0.0
         while not condition():
             now = time.monotonic()
-            if now >= next_hello:
-                next_hello = now + BEAT_S
-                self._registry.send(wire.Register(Role.DRIVER, 0, self.incarnation, 0, self.inbox.address))
             self._poller.poll(20)
             self._take(now)
             if now >= self._next_beat:

@@ -12,8 +12,9 @@ from harness.faults.messages import Messages
 from harness.faults.process import Hands, ProcessFaults
 from harness.faults.spec import Fault
 from harness.faults.traffic import Traffic
-from harness.history.event import Role
+from harness.history.event import NodeEvent, Role, Verb
 from harness.load import Load
+from harness.node.shell import REGISTRY
 from harness.protocol import wire
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Nemesis:
         self.messages = Messages(faults, seed, record, driver.send, node=False)
         post = self._post if self.messages.any else driver.send
         self.traffic = Traffic(faults, seed, record, post=post, burst=load.burst, answer_s=answer_s)
-        self.processes = ProcessFaults(faults, seed, record, _Hands(self, driver))
+        self.hands = _Hands(self, driver)
+        self.processes = ProcessFaults(faults, seed, record, self.hands)
 
     @property
     def busy(self) -> bool:
@@ -76,6 +78,8 @@ class Nemesis:
 
     def ended(self, node: Node) -> None:
         """The driver saw a killed node's end."""
+        if node == REGISTRY:
+            return  # nobody has to be told, and no session ends with it
         if node[0] == Role.DECODE:
             self.traffic.forget(node[1])
         elif node in self.away:
@@ -91,6 +95,17 @@ class Nemesis:
         if node in self.away:
             self._driver.ready.pop(node, None)
             self._driver.send(node, wire.Configure(self._driver.settings))
+
+    def listed(self, topology: wire.Topology) -> None:
+        """What the registry knows: one that was killed serves again once all that are there have registered anew."""
+        if REGISTRY not in self.away:
+            return
+        member = self.hands.member(REGISTRY)
+        known = {((node.role, node.index), node.incarnation) for node in topology.nodes}
+        if topology.incarnation == member.incarnation and known >= self._driver.registered:
+            value, pid = REGISTRY[0] << 32, int(member.process.pid)
+            self._driver.record.event(Verb.NODE, code=NodeEvent.UP, flags=1, value=value, b=pid)
+            self.away.discard(REGISTRY)
 
     def _welcome(self) -> None:
         """Take back the nodes that serve again."""
@@ -112,25 +127,26 @@ class _Hands(Hands):
         self._nemesis, self._driver = nemesis, driver
 
     def nodes(self) -> list[Node]:
-        return self._driver.workers(Role.PREFILL) + self._driver.workers(Role.DECODE)
+        return [*self._driver.workers(Role.PREFILL), *self._driver.workers(Role.DECODE), REGISTRY]
 
-    def _member(self, node: Node) -> Member:
+    def member(self, node: Node) -> Member:
+        """Its process, the latest; raises HarnessError for one that others started."""
         found = [member for member in self._driver.cluster.members if (int(member.role), member.index) == node]
         if not found:
             raise HarnessError("process faults need nodes that this run has started")
         return found[-1]
 
     def pid(self, node: Node) -> int:
-        return int(self._member(node).process.pid or 0)
+        return int(self.member(node).process.pid or 0)
 
     def kill(self, node: Node) -> None:
-        member = self._member(node)
+        member = self.member(node)
         self._nemesis.away.add(node)
         member.expected = True
         member.process.kill()
 
     def revive(self, node: Node) -> bool:
-        member, cluster = self._member(node), self._driver.cluster
+        member, cluster = self.member(node), self._driver.cluster
         assert isinstance(cluster, Cluster)
         if member.reaped:
             cluster.start(member.role, member.index, member.incarnation + 1)

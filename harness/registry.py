@@ -1,6 +1,7 @@
 """Bootstrap registry: where nodes publish their address and learn of the others. `python -m harness.registry`.
 
-As SGLang's bootstrap server, but pushed instead of asked: at each change everybody gets the whole topology.
+As SGLang's bootstrap server, but pushed instead of asked: at each change everybody gets the whole topology. It keeps nothing on disk: one that
+was started again learns from its nodes who is there, since they register anew when they hear nothing of it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ CLAIMS_MAX = 4096
 class RegistryCore:
     """Sans-I/O: who is registered, and what everybody is told. Times in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int = 1) -> None:
         """Nobody is there."""
+        self._incarnation = incarnation
         self.nodes: dict[Address, wire.Register] = {}
         self._seen: dict[Address, float] = {}
         self._claims: dict[int, tuple[Address, float]] = {}
@@ -94,7 +96,7 @@ class RegistryCore:
 
     def topology(self) -> wire.Topology:
         """What everybody is told."""
-        return wire.Topology(list(self.nodes.values()))
+        return wire.Topology(list(self.nodes.values()), self._incarnation)
 
 
 class Registry(Shell):
@@ -104,7 +106,7 @@ class Registry(Shell):
         """Its own registry address is its inbox."""
         options["registry"] = options["registry"] if "*" not in options["inbox"] else options["inbox"]
         super().__init__(role, index, **options)
-        self.core = RegistryCore()
+        self.core = RegistryCore(self.incarnation)
         handlers: dict[type, Callable[[Any], None]] = {
             wire.Register: self._on_register,
             wire.Beat: self._on_registry_beat,
@@ -170,6 +172,9 @@ class Registry(Shell):
     def _beat(self, now: float) -> None:
         self.core.excuse(now, now - self._next_beat)
         self._next_beat = now + BEAT_S
+        beat = wire.Beat(self.role, self.index, self.incarnation)
+        for outbox in self.peers.values():
+            outbox.send(beat)
         before = set(self.core.nodes)
         if self.core.expire(now, spare=() if self._parent_fd is None else (DRIVER,)):
             for key in before - set(self.core.nodes):

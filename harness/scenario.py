@@ -308,7 +308,7 @@ def _check_ranks(scenario: Scenario) -> None:
             "topology.prefill_tp", tp, f"at most one rank for every 8 bytes of engine.page_bytes ({engine.page_bytes})"
         )
     if decode_tp > 1 and any(
-        fault.kind.number is FaultKind.KILL and fault.values["node"] != "prefill"
+        fault.kind.number is FaultKind.KILL and fault.values["node"] in {"decode", "any"}
         for fault in parse_all(scenario.faults)
     ):
         raise FieldError(

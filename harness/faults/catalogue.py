@@ -15,6 +15,10 @@ MESSAGES = ("request", "exchange", "status", "drained", "abort", "result")
 MESSAGE = Param("status", "which message", choices=MESSAGES)
 """The parameter of faults of messages."""
 _NODE = Param("prefill", "which node is hit; `any`: prefill and decode in turn", choices=("prefill", "decode", "any"))
+_KILLED = _NODE._replace(
+    doc="which node is hit; `any`: prefill and decode in turn; `registry`: the bootstrap registry, which must not disturb a request",
+    choices=(*_NODE.choices, "registry"),
+)
 _EVERY_S = Param(3, "seconds from one end to the next begin", 0.01, 3600)
 
 
@@ -57,7 +61,8 @@ _KINDS = (
         "where": Param("kv", "which block", choices=("kv", "row", "room")),
     }, "mismatch, time-out (wrong data that is used is never excused)"),
     Kind("kill", FaultKind.KILL, "driver", "a node", "a node is killed (SIGKILL) and started again under the same address", {
-        "node": _NODE, "every_s": _EVERY_S, "for_ms": _ms(0, "started again after so many ms"),
+        "node": _KILLED, "every_s": _EVERY_S._replace(doc="seconds from one kill to the next; a node that is back late serves for half a second first"),
+        "for_ms": _ms(0, "started again after so many ms"),
     }, "peer lost, node exit"),
     Kind("stop", FaultKind.STOP, "driver", "a node", "a node is stopped (SIGSTOP) for a while", {
         "node": _NODE, "every_s": _EVERY_S, "for_ms": Param(500, "for so many ms: a node silent for 5 s is given up", 0, 3000),

@@ -14,14 +14,18 @@ from harness.history.recorder import Observer
 Node = tuple[int, int]
 PULSE_S = 0.01
 _KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.FILL_QUEUE)
-_ROLES = {"prefill": (Role.PREFILL,), "decode": (Role.DECODE,), "any": (Role.PREFILL, Role.DECODE)}
+_ROLES = {
+    "prefill": (Role.PREFILL,), "decode": (Role.DECODE,), "any": (Role.PREFILL, Role.DECODE), "registry": (Role.REGISTRY,),
+}  # fmt: skip
+SERVES_S = 0.5
+"""A node that was killed and took long to return serves at least so long before the next kill."""
 
 
 class Hands:
     """What a process fault needs of the driver."""
 
     def nodes(self) -> list[Node]:
-        """Nodes that serve now."""
+        """Nodes that serve now, and the registry."""
         raise NotImplementedError
 
     def pid(self, node: Node) -> int:
@@ -104,7 +108,7 @@ class _Process:
             if self._goes_on(now, self.node):
                 return
             self._hit(self.node, FaultEvent.END)
-            self.node, self._due = None, now + self._rule.fault.f("every_s")
+            self.node, self._due = None, self._next(now)
         elif self._rule.active(now) and now >= self._due:
             self._begin(now, taken)
 
@@ -120,6 +124,10 @@ class _Process:
         self._hit(self.node, FaultEvent.BEGIN)
         self._strike(self.node)
 
+    def _next(self, now: float) -> float:
+        """When the next node is hit, now that one goes on."""
+        return now + self._rule.fault.f("every_s")
+
     def _hit(self, node: Node, event: FaultEvent) -> None:
         self._rule.hit(node=node[0] << 32 | node[1], event=event)
 
@@ -132,6 +140,11 @@ class _Process:
 
 class _Kill(_Process):
     _revived = False
+
+    def _next(self, now: float) -> float:
+        """So long after the last kill; what a restart takes does not thin them out."""
+        every_s = self._rule.fault.f("every_s")
+        return max(self._due + every_s, now + min(every_s, SERVES_S))
 
     def _strike(self, node: Node) -> None:
         self._revived = False

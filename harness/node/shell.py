@@ -43,9 +43,12 @@ LOST_S = 5.0
 PART_S = 3.0
 """A node that was started by hand stays so long after the driver's goodbye: whoever watches the processes sees the driver end first,
 and a next driver that comes at once finds it."""
+HELLO_S = 1.0
+"""A registry that was not heard of for so long may be another one, which knows nobody: everybody registers again until it is heard."""
 Address = tuple[int, int]
 """(Role, index)."""
 DRIVER: Address = (Role.DRIVER, 0)
+REGISTRY: Address = (Role.REGISTRY, 0)
 Action = tuple[Address, Any]
 
 
@@ -114,6 +117,7 @@ class Shell:
         self._silent: dict[Address, int] = {}
         """Peers that were given up for want of a heartbeat, with their incarnation: they may be alive all the same."""
         self._registry = Outbox(self.context, registry, self._envelope)
+        self._registry_seen = 0.0
         self._poller = zmq.Poller()
         self._poller.register(self.inbox.socket, zmq.POLLIN)
         self._parent_fd = parent_fd
@@ -242,7 +246,7 @@ class Shell:
     def _beat(self, now: float) -> None:
         excuse(self._seen, now, now - self._next_beat)
         self._next_beat = now + BEAT_S
-        if not self.peers:
+        if not self.peers or now - self._registry_seen > HELLO_S:
             self._registry.send(wire.Register(self.role, self.index, self.incarnation, os.getpid(), self.inbox.address))
         beat = wire.Beat(self.role, self.index, self.incarnation)
         for outbox in self.peers.values():
@@ -313,7 +317,9 @@ class Shell:
 
     def _on_beat(self, message: wire.Beat) -> None:
         peer = (message.role, message.index)
-        if self._incarnations.get(peer) == message.incarnation:
+        if peer == REGISTRY:
+            self._registry_seen = time.monotonic()
+        elif self._incarnations.get(peer) == message.incarnation:
             self._seen[peer] = time.monotonic()
 
     def _on_gone(self, message: wire.Gone) -> None:

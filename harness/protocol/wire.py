@@ -128,9 +128,10 @@ class Register(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 
 class Topology(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """Registry to everyone, at each change."""
+    """Registry to everyone, at each change. `incarnation` is the registry's own: one that was started again knows only who has registered since."""
 
     nodes: Annotated[list[Register], Meta(max_length=4096)]
+    incarnation: I32 = 1
 
 
 class Configure(msgspec.Struct, frozen=True, array_like=True, tag=12):
