@@ -94,7 +94,7 @@ def main() -> int:
     watch = _Samples()
     with tempfile.TemporaryDirectory() as scratch:
         folder = prepare(scenario, Path(scratch), ["benchmarks/restarts.py"])
-        with Session(scenario.topology, folder.logs) as session:
+        with Session(scenario.topology, folder.logs, first=scenario) as session:
             session.run(scenario, folder, watch)
         results = judge(folder).results
         found = told(folder)

@@ -78,10 +78,13 @@ class Session:
     """Nodes of one topology, for as long as the context lasts. Used by one thread; a scenario says the rest, run by run.
 
     `logs`: where the nodes' output goes; a run's part of it is copied into the run's folder where that is another.
-    A session whose node died is `broken` and runs nothing more.
+    A session whose node died is `broken` and runs nothing more. `first`: the run that it is made for, where that is known; if its faults kill
+    nodes, all are forked from one process from the beginning.
     """
 
-    def __init__(self, topology: Topology, logs: Path, attach: Attach | None = None) -> None:
+    def __init__(
+        self, topology: Topology, logs: Path, attach: Attach | None = None, first: Scenario | None = None
+    ) -> None:
         """Nothing is started yet."""
         self.topology = topology
         self.logs = logs
@@ -90,6 +93,7 @@ class Session:
         if attach is not None:
             self.cluster = External(attach.registry, attach.inbox, attach.cluster, logs)
         self._driver: Driver | None = None
+        self._first = first
         self._stack = ExitStack()
         self.interrupted = False
         """The last run was ended early by a signal."""
@@ -97,6 +101,8 @@ class Session:
     def __enter__(self) -> Self:
         """Start every process; raises HarnessError when one cannot be started. A run waits until they are there."""
         with ExitStack() as stack:
+            if self._first is not None:
+                self._hasten(self._first)
             stack.enter_context(self.cluster)
             self._driver = Driver(self.cluster, NullRecorder())
             stack.callback(self._driver.close)
@@ -144,9 +150,7 @@ class Session:
             raise HarnessError(f"this session's nodes are {self.topology}, not {scenario.topology}")
         if driver.lost:
             raise HarnessError(f"{driver.lost[0]} ended: this session runs nothing more")
-        faults = parse_all(scenario.faults)
-        if isinstance(self.cluster, Cluster) and any(fault.kind.number is FaultKind.KILL for fault in faults):
-            self.cluster.hasten()
+        self._hasten(scenario)
         load = Load(scenario)
         interrupt = Interrupt(load)
         with ExitStack() as stack:
@@ -164,6 +168,12 @@ class Session:
                 driver.record, driver.tick, driver.nemesis = NullRecorder(), lambda: None, None
                 self.interrupted = interrupt.count > 0
         return load
+
+    def _hasten(self, scenario: Scenario) -> None:
+        """Where a scenario kills nodes, have them come back quickly."""
+        kills = any(fault.kind.number is FaultKind.KILL for fault in parse_all(scenario.faults))
+        if kills and isinstance(self.cluster, Cluster):
+            self.cluster.hasten()
 
     @contextmanager
     def _logged(self, folder: RunFolder) -> Iterator[None]:

@@ -114,7 +114,7 @@ def done_of(scenario: Scenario, display: Display, *, local: bool) -> dict[str, A
 
 def drive(scenario: Scenario, folder: RunFolder, display: Display, *, record: bool = True) -> Load:
     """Start the nodes, drive the load, end the nodes; the history is complete when this returns. Returns the spent load."""
-    with Session(scenario.topology, folder.logs) as session:
+    with Session(scenario.topology, folder.logs, first=scenario) as session:
         return session.run(scenario, folder, display, record=record)
 
 
