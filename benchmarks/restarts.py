@@ -2,7 +2,8 @@
 
     python benchmarks/restarts.py [--duration S] [--every S] [--node prefill|decode|registry|any] [--json]
 
-Two nodes of each role. Exit 1 if the verdict is not valid or nothing succeeded after a restart.
+Two nodes of each role. Writes are held for up to 50 ms, so that there are requests open at every kill. Exit 1 if the verdict is not valid or
+nothing succeeded after a restart.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from harness.stress import judge, prepare
 
 SAMPLE_S = 5.0
 LAST_NS = 1_000_000_000
+HOLD = "hold-write:ms=50"
 LOAD: dict[str, Any] = {
     "topology.prefill": 2, "topology.decode": 2, "workload.arrival": "fixed", "workload.rate_per_s": 200.0,
     "workload.concurrency": 512, "engine.slots": 256, "limits.transfer_timeout_s": 10.0, "limits.min_window": 0, "limits.min_reuse": 0,
@@ -66,6 +68,10 @@ def told(folder: RunFolder) -> dict[str, Any]:
     good = hand["t_ns"][hand["kind"] == Kind.OK]
     bad = hand[(hand["kind"] == Kind.FAIL) | (hand["kind"] == Kind.INFO)]
     drain = records["t_ns"][(records["verb"] == Verb.PHASE) & (records["code"] == Phase.DRAIN)][0]
+    invoked = hand[hand["kind"] == Kind.INVOKE]
+    ended = hand[hand["kind"] != Kind.INVOKE]
+    began_at = dict(zip(invoked["room"].tolist(), invoked["t_ns"].tolist(), strict=True))
+    took = [t_ns - began_at[room] for room, t_ns in zip(ended["room"].tolist(), ended["t_ns"].tolist(), strict=True)]
     edges = [*begins[1:], drain]
     # What came back as the load ended had no time to succeed.
     after = [
@@ -76,6 +82,8 @@ def told(folder: RunFolder) -> dict[str, Any]:
     return {
         "kills": len(begins),
         "restart_s": {"median": float(np.median(ends - begins[: len(ends)])) / 1e9, "max": float((ends - begins[: len(ends)]).max()) / 1e9},
+        "every_s": {"median": float(np.median(np.diff(begins.astype(np.int64)))) / 1e9 if len(begins) > 1 else 0.0},
+        "slowest_end_s": max(took, default=0) / 1e9,
         "succeeded_after_each": {"fewest": min(after, default=0), "restarts": len(after)},
         "failed": dict(Counter(Reason(code).name for code in bad["code"].tolist())),
     }  # fmt: skip
@@ -90,7 +98,7 @@ def main() -> int:
     options.add_argument("--json", action="store_true", help="one JSON object")
     given = options.parse_args()
     fault = f"kill:node={given.node},every_s={given.every:g}"
-    scenario = load(None, {**LOAD, "workload.duration_s": given.duration, "faults": [fault]})
+    scenario = load(None, {**LOAD, "workload.duration_s": given.duration, "faults": [fault, HOLD]})
     watch = _Samples()
     with tempfile.TemporaryDirectory() as scratch:
         folder = prepare(scenario, Path(scratch), ["benchmarks/restarts.py"])

@@ -19,7 +19,7 @@ from harness.errors import HarnessError
 from harness.history.event import Role
 from harness.node.entry import launch
 from harness.node.nursery import Order
-from harness.nursery import Nursery
+from harness.nursery import MODULES, Nursery
 
 PROGRAMS = {Role.PREFILL: "prefill_stub", Role.DECODE: "decode_node", Role.REGISTRY: "harness.registry"}
 GRACE_S = 3.0
@@ -102,7 +102,7 @@ class Cluster:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
         with without_main_module():
-            nursery = Nursery(self.logs / "nursery.log")
+            nursery = Nursery(self.logs / "nursery.log", MODULES)
         usable = False
         try:
             usable = nursery.usable()

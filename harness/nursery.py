@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,12 @@ class Forked:
 class Nursery:
     """See the module. Used by the thread that made it."""
 
-    def __init__(self, log: Path) -> None:
-        """Start it; what it says goes to `log`. Raises HarnessError when it cannot be started."""
+    def __init__(self, log: Path, modules: Sequence[str] = MODULES) -> None:
+        """Start it, and have it import `modules`; what it says goes to `log`. Raises HarnessError when it cannot be started."""
         self._line, other = Pipe()
         self._process: Any = get_context("spawn").Process(
             target=serve,
-            args=(other, MODULES, str(log)),
+            args=(other, modules, str(log)),
             kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
             name="handoff nursery",
         )

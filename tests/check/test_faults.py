@@ -159,6 +159,39 @@ def test_armed_faults_that_fired(h):
     assert (report.verdict, counts(report)) == ("valid", {})
 
 
+def _registry_away(h, during, *, asked: bool = True):
+    """The registry is killed, `during` happens, and it is back."""
+    fault = {"flags": FaultKind.KILL << 16, "value": Role.REGISTRY << 32}
+    h.driver.event(Verb.FAULT, code=FaultEvent.BEGIN, **fault)
+    h.node(NodeEvent.EXIT, Role.REGISTRY, 0, asked=asked)
+    during()
+    h.node(NodeEvent.UP, Role.REGISTRY, 0)
+    h.driver.event(Verb.FAULT, code=FaultEvent.END, **fault)
+
+
+def test_requests_succeed_while_the_registry_is_away(h):
+    _registry_away(h, lambda: h.healthy(3, 4))
+    assert clean(h, faults=("kill:node=registry",)).committed == 4
+
+
+def test_a_registry_that_nobody_killed_is_a_crash(h):
+    _registry_away(h, lambda: h.healthy(3, 4), asked=False)
+    only(h, "crash")
+
+
+@pytest.mark.parametrize(
+    ("reason", "name", "detail"),
+    [
+        (Reason.PEER_LOST, "abort", "peer was there"),
+        (Reason.REJECTED, "abort", "REJECTED"),
+        (Reason.TIMEOUT, "hang", "engine's time-out"),
+    ],
+)
+def test_a_registry_that_is_away_excuses_no_failure(h, reason, name, detail):
+    _registry_away(h, lambda: h.begun(3).abort(reason).free().fail(reason))
+    assert only(h, name) == {detail: 1}
+
+
 def test_a_killed_node_is_no_crash_and_its_end_no_excuse_for_a_time_out(h):
     h.node(NodeEvent.EXIT, Role.PREFILL, 0, asked=True)
     h.node(NodeEvent.UP, Role.PREFILL, 0)

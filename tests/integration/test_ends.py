@@ -10,7 +10,7 @@ import psutil
 import pytest
 from integration.cli import handoff, node, nothing_left, start, under_load, until
 
-from harness.history.event import NodeEvent, Phase, Verb
+from harness.history.event import FaultEvent, NodeEvent, Phase, Verb
 from harness.history.reader import Stream
 from harness.node.shell import LOST_S
 from harness.node.silence import STALL_S
@@ -54,6 +54,17 @@ def test_a_stopped_node_does_not_outlive_the_driver(tmp_path: Path) -> None:
     with nothing_left() as watch:
         driver = start(tmp_path, *LONG)
         until(lambda: under_load(tmp_path), "load")
+        watch(driver)
+        node(driver, "decode_node").suspend()
+        driver.kill()
+        driver.communicate(timeout=15)
+
+
+def test_forked_nodes_do_not_outlive_the_driver_stopped_or_not(tmp_path: Path) -> None:
+    with nothing_left() as watch:
+        driver = start(tmp_path, *LONG, "--fault", "kill:node=prefill,every_s=0.5,count=1")
+        until(lambda: _recorded(tmp_path, Verb.FAULT, FaultEvent.END), "a node was started again")
+        assert node(driver, "nursery").parent() == psutil.Process(driver.pid)
         watch(driver)
         node(driver, "decode_node").suspend()
         driver.kill()
@@ -126,7 +137,10 @@ def _drains(runs: Path) -> bool:
 
 def _recorded(runs: Path, verb: Verb, code: int) -> bool:
     """Whether the driver has recorded this."""
-    stream = Stream(next((runs / "latest" / "history").glob("driver-*.hist")))
+    paths = list((runs / "latest" / "history").glob("driver-*.hist")) if (runs / "latest").exists() else []
+    if not paths:
+        return False
+    stream = Stream(paths[0])
     records = stream.read(0, stream.count)
     return bool(((records["verb"] == verb) & (records["code"] == code)).any())
 

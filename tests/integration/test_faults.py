@@ -53,6 +53,30 @@ def test_a_killed_node_comes_back_and_serves(tmp_path: Path, node: str) -> None:
     assert results["resources"].keys() == {"prefill-0", "decode-0"}
 
 
+def test_a_killed_registry_comes_back_knows_everybody_and_disturbs_no_request(tmp_path: Path) -> None:
+    steady = ("--set", "workload.arrival=fixed", "--set", "workload.rate_per_s=300")
+    fault = "kill:node=registry,every_s=1"
+    with nothing_left() as watch:
+        driver = start(
+            tmp_path, "stress", "--quiet", "--json", "--requests", "1500", "--decode", "2", "--fault", fault, *steady, *PATIENT
+        )  # fmt: skip
+        until(lambda: under_load(tmp_path, 100), "load")
+        watch(driver)
+        out, err = driver.communicate(timeout=60)
+    assert driver.returncode == 0, out[-2000:] + err
+    results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
+    assert results["committed"] == results["requests"]
+    assert {entry["name"]: entry["seen"] for entry in results["coverage"]}[f"fault {fault}"] > 1
+
+
+def test_nodes_that_are_killed_while_nobody_can_look_them_up_are_found_once_the_registry_is_back(tmp_path: Path) -> None:
+    away = ("--fault", "kill:node=registry,every_s=1,for_ms=1500,count=2", "--fault", "kill:node=prefill,every_s=1.2,count=2")
+    steady = ("--set", "workload.arrival=fixed", "--set", "workload.rate_per_s=300")
+    found = stress(tmp_path, "--prefill", "2", "--requests", "2000", *away, *steady, *PATIENT)
+    assert (found["code"], _names(found)) == (0, set())
+    assert found["committed"] > 1500
+
+
 @pytest.mark.parametrize("fault", ["duplicate-room:fraction=1,count=1000", "bad-room:fraction=1,count=1000"])
 def test_rooms_that_must_be_refused_are_and_the_nodes_go_on(tmp_path: Path, fault: str) -> None:
     found = stress(tmp_path, "--requests", "3000", "--fault", fault, *PATIENT)
