@@ -162,4 +162,4 @@ class RecorderFactory(Protocol):
     """Opens one history stream for one thread of the calling process."""
 
     def __call__(self, thread: str) -> Observer:
-        """The stream of `thread`; the caller keeps it for itself."""
+        """The stream of `thread`; the caller keeps it for itself and closes it when its thread ends. `main` stays: it is the node's."""

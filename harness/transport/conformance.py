@@ -401,7 +401,7 @@ def _refuses_to_open(rig: Rig, descriptor: bytes) -> None:
 
 @_property
 def closes(opener: Opener) -> None:
-    """Closing, in either order and with writes outstanding, ends all threads and gives all descriptors back."""
+    """Closing, in either order and with writes outstanding, ends all threads, closes their streams and gives all descriptors back."""
     before: tuple[set[threading.Thread], int] | None = None
     for target_first in (False, False, True):
         with opener(ack=True, connections=3, **_LATE) as rig:
@@ -411,6 +411,7 @@ def closes(opener: Opener) -> None:
                 channel.close()
             if target_first:
                 rig.target.close()
+        require(not rig.events.streams, f"streams left open by threads that ended: {rig.events.streams}")
         del rig, others, channel
         gc.collect()
         now = set(threading.enumerate()), len(list(Path("/proc/self/fd").iterdir()))

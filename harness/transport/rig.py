@@ -65,10 +65,13 @@ class Events(list[Event]):
         """`seen` maps a room to the mask of its blocks that are visible now."""
         super().__init__()
         self._seen = seen
+        self.streams: list[str] = []
+        """Threads whose streams are open."""
 
     def __call__(self, thread: str) -> Events:
         """Return the stream of `thread`."""
-        del thread
+        if thread != "main":
+            self.streams.append(thread)
         return self
 
     def event(
@@ -85,6 +88,7 @@ class Events(list[Event]):
 
     def close(self) -> None:
         """What was recorded stays."""
+        self.streams.pop()
 
     def of(self, verb: Verb, room: int) -> list[Event]:
         """Return the records of `verb` about `room`, in the order in which they were made."""

@@ -248,6 +248,21 @@ class LeaksDescriptors(Toy):
         self.kept.append(wake)
 
 
+class _Kept:
+    def __init__(self, record: Any) -> None:
+        self.event = record.event
+
+    def close(self) -> None:
+        """Not."""
+
+
+class LeaksStreams(Toy):
+    """Does not close the stream of its thread."""
+
+    def target(self, settings: Any, memory: Any, owners: Ownership, seed: int, recorder: Any) -> ToyTarget:
+        return super().target(settings, memory, owners, seed, lambda thread: _Kept(recorder(thread)))
+
+
 class LeaksThreads(Toy):
     """Leaves a thread behind for each channel."""
 
@@ -309,6 +324,7 @@ BROKEN: list[tuple[type[Toy], str, str]] = [
     (Outlives, "peer_gone", "after the target's close"),
     (Crashes, "opens_or_raises", "instead of TransportError"),
     (LeaksDescriptors, "closes", "descriptors left open"),
+    (LeaksStreams, "closes", "streams left open"),
     (LeaksThreads, "closes", "left running"),
     (Anonymous, "records", "recorded as"),
     (AheadOfTime, "records", "visible"),

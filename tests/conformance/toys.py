@@ -48,6 +48,7 @@ class ToyTarget:
             with self.changed:
                 self.changed.wait_for(lambda: self.jobs or self.closing.is_set())
                 if self.closing.is_set():
+                    self.record.close()
                     return
                 write, blocks, channel = self.jobs.popleft()
             self.toy.apply(self, write, blocks, channel)
