@@ -17,6 +17,7 @@ from multiprocess.connection import wait
 
 from harness.errors import HarnessError
 from harness.history.event import Role
+from harness.link import Link
 from harness.node.entry import launch
 from harness.node.nursery import Order
 from harness.nursery import MODULES, Nursery
@@ -60,8 +61,13 @@ class Cluster:
     nursery: Nursery | None = None
     """Where nodes are forked, once somebody asked for it; None: each is started as a new interpreter."""
 
+    link: Link | None = None
+    """What lies between the nodes of one role and all others; None: they are on one host."""
+
     def address(self, who: str) -> str:
         """ZMQ address of `who` in this cluster."""
+        if self.link is not None:
+            return self.link.address(who)
         return f"ipc://@handoff-{self.name}-{who}"
 
     @property
@@ -90,7 +96,8 @@ class Cluster:
             "--registry", self.registry, "--inbox", self.registry if role is Role.REGISTRY else self.address(name),
             "--index", str(index), "--incarnation", str(incarnation), "--cluster", self.name,
         ]  # fmt: skip
-        order = Order(name, PROGRAMS[role], arguments, str(log))
+        beside = self.link.pid if self.link is not None and self.link.is_far(name) else 0
+        order = Order(name, PROGRAMS[role], arguments, str(log), beside)
         process = _spawned(order) if self.nursery is None else self.nursery.start(order)
         member = Member(role, index, incarnation, process, log)
         self.members.append(member)

@@ -14,6 +14,7 @@ from harness.faults.spec import Fault
 from harness.faults.traffic import Traffic
 from harness.history.event import NodeEvent, Role, Verb
 from harness.load import Load
+from harness.node.link import Weather
 from harness.node.shell import REGISTRY
 from harness.protocol import wire
 
@@ -151,6 +152,12 @@ class _Hands(Hands):
         if member.reaped:
             cluster.start(member.role, member.index, member.incarnation + 1)
         return member.reaped
+
+    def link(self, weather: Weather) -> None:
+        cluster = self._driver.cluster
+        assert isinstance(cluster, Cluster)
+        assert cluster.link is not None
+        cluster.link.change(weather)
 
     def serving(self, node: Node) -> bool:
         return node not in self._nemesis.away

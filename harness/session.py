@@ -23,6 +23,7 @@ from harness.faults.catalogue import parse_all
 from harness.history.event import FaultKind, Phase, Verb
 from harness.history.reader import SUFFIX
 from harness.history.recorder import NullRecorder, Observer, Recorder
+from harness.link import Link, far_role
 from harness.live import Display
 from harness.load import Load
 from harness.nemesis import Nemesis
@@ -102,7 +103,7 @@ class Session:
         """Start every process; raises HarnessError when one cannot be started. A run waits until they are there."""
         with ExitStack() as stack:
             if self._first is not None:
-                self._hasten(self._first)
+                self._prepare(self._first, stack)
             stack.enter_context(self.cluster)
             self._driver = Driver(self.cluster, NullRecorder())
             stack.callback(self._driver.close)
@@ -150,6 +151,8 @@ class Session:
             raise HarnessError(f"this session's nodes are {self.topology}, not {scenario.topology}")
         if driver.lost:
             raise HarnessError(f"{driver.lost[0]} ended: this session runs nothing more")
+        if (far := far_role(scenario)) and (not isinstance(self.cluster, Cluster) or self.cluster.link is None):
+            raise HarnessError(f"a fault of the link needs {far} nodes that were started behind one, for this run")
         self._hasten(scenario)
         load = Load(scenario)
         interrupt = Interrupt(load)
@@ -168,6 +171,12 @@ class Session:
                 driver.record, driver.tick, driver.nemesis = NullRecorder(), lambda: None, None
                 self.interrupted = interrupt.count > 0
         return load
+
+    def _prepare(self, first: Scenario, stack: ExitStack) -> None:
+        """What the faults of the first run need before anything is started."""
+        if (far := far_role(first)) and isinstance(self.cluster, Cluster):
+            self.cluster.link = stack.enter_context(Link(far, self.logs))
+        self._hasten(first)
 
     def _hasten(self, scenario: Scenario) -> None:
         """Where a scenario kills nodes, have them come back quickly."""

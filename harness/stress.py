@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import invariants, probe
+from harness import invariants, link, probe
 from harness.check import Expectations, Report, check_history
 from harness.hosting import guest
 from harness.live import Display, Quiet
@@ -93,6 +93,7 @@ def prepare(
 ) -> RunFolder:
     """Fetch what the run needs, find out what its transport promises, and make its folder; raises HarnessError."""
     display = display or Quiet()
+    link.require(scenario)
     hosted.fetch(scenario.engine.name, display.say)
     done = done_of(scenario, display, local=local)
     return RunFolder.create(runs, scenario, expectations(scenario, done), command, {"transport_done": done})

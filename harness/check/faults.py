@@ -32,8 +32,8 @@ OF_ROOM: Mapping[Reason, tuple[int, ...]] = {
 SLOWING = (FaultKind.HOLD_WRITE, FaultKind.DELAY, FaultKind.REORDER)
 """Explain a time-out when they held the request up for at least half of the time that it took."""
 OF_NODE: Mapping[Reason, tuple[FaultKind, ...]] = {
-    Reason.TIMEOUT: (FaultKind.STOP, FaultKind.FILL_QUEUE),
-    Reason.DRIVER_TIMEOUT: (FaultKind.STOP, FaultKind.FILL_QUEUE),
+    Reason.TIMEOUT: (FaultKind.STOP, FaultKind.FILL_QUEUE, FaultKind.LINK),
+    Reason.DRIVER_TIMEOUT: (FaultKind.STOP, FaultKind.FILL_QUEUE, FaultKind.LINK),
     Reason.REJECTED: (FaultKind.BURST,),
 }
 """Reason of a failure to the faults that explain it when they hit one of its nodes while it was open."""

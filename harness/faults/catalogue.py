@@ -78,6 +78,12 @@ _KINDS = (
         "direction": Param("both", "which", choices=("both", "to-prefill", "to-decode")),
         "every_s": _EVERY_S, "for_ms": _ms(300, "for so many ms"),
     }, "time-out"),
+    Kind("link", FaultKind.LINK, "driver", "every packet", "all nodes of one role are behind a link (network namespaces; needs root) that is cut, lossy or slow for a while", {
+        "node": Param("prefill", "which role is behind it", choices=("prefill", "decode")),
+        "every_s": _EVERY_S, "for_ms": Param(300, "for so many ms: TCP may stay silent twice as long, and a node silent for 5 s is given up", 0, 2000),
+        "loss": Param(1, "share of the packets that are lost, both ways; 1: the link is cut", 0, 1),
+        "delay_ms": Param(0, "those that are not lost are late by so many ms", 0, 1000),
+    }, "time-out, of rooms open meanwhile"),
     Kind("duplicate-room", FaultKind.DUPLICATE_ROOM, "driver", "admission", "a second request with the room of a live one; it must be refused", {
         "fraction": FRACTION,
     }),

@@ -10,10 +10,11 @@ from harness.faults.plan import Rule
 from harness.faults.spec import Fault
 from harness.history.event import FaultEvent, FaultKind, Role
 from harness.history.recorder import Observer
+from harness.node.link import CLEAR, Weather
 
 Node = tuple[int, int]
 PULSE_S = 0.01
-_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.FILL_QUEUE)
+_KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.FILL_QUEUE, FaultKind.LINK)
 _ROLES = {
     "prefill": (Role.PREFILL,), "decode": (Role.DECODE,), "any": (Role.PREFILL, Role.DECODE), "registry": (Role.REGISTRY,),
 }  # fmt: skip
@@ -44,6 +45,10 @@ class Hands:
         """Whether it takes requests (again)."""
         raise NotImplementedError
 
+    def link(self, weather: Weather) -> None:
+        """What the link between the two roles does to packets from now on."""
+        raise NotImplementedError
+
 
 class ProcessFaults:
     """What the scenario's faults do to processes."""
@@ -56,6 +61,7 @@ class ProcessFaults:
             FaultKind.STOP: _Stop,
             FaultKind.SLOW: _Slow,
             FaultKind.FILL_QUEUE: _Stop,
+            FaultKind.LINK: _Link,
         }
         self._each = [make[fault.kind.number](Rule(fault, seed, record), hands) for fault in mine]
 
@@ -72,7 +78,7 @@ class ProcessFaults:
     @property
     def stopped(self) -> set[Node]:
         """Nodes that cannot give a sign of life, though they live."""
-        return {fault.node for fault in self._each if fault.node is not None and not isinstance(fault, _Kill)}
+        return set().union(*(fault.silent() for fault in self._each if fault.node is not None))
 
     def arm(self, now: float, *, armed: bool) -> None:
         """The load begins, or the faults heal: what is stopped goes on, what is killed is started at once."""
@@ -124,6 +130,10 @@ class _Process:
         self._hit(self.node, FaultEvent.BEGIN)
         self._strike(self.node)
 
+    def silent(self) -> set[Node]:
+        """Nodes that live and are not heard of while this fault hits."""
+        return {self.node} if self.node is not None else set()
+
     def _next(self, now: float) -> float:
         """When the next node is hit, now that one goes on."""
         return now + self._rule.fault.f("every_s")
@@ -140,6 +150,9 @@ class _Process:
 
 class _Kill(_Process):
     _revived = False
+
+    def silent(self) -> set[Node]:
+        return set()
 
     def _next(self, now: float) -> float:
         """So long after the last kill; what a restart takes does not thin them out."""
@@ -182,3 +195,30 @@ class _Slow(_Process):
             self._halted = not self._halted
             os.kill(self._hands.pid(node), signal.SIGSTOP if self._halted else signal.SIGCONT)
         return not over
+
+
+class _Link(_Process):
+    """All nodes of the role are hit at once; for as long again after it TCP may still wait before it tries again."""
+
+    _clear = True
+
+    def silent(self) -> set[Node]:
+        roles = _ROLES[self._rule.fault.s("node")]
+        return {node for node in self._hands.nodes() if node[0] in roles}
+
+    def _hit(self, node: Node, event: FaultEvent) -> None:
+        del node
+        self._rule.hit(event=event)
+
+    def _strike(self, node: Node) -> None:
+        del node
+        fault = self._rule.fault
+        self._clear = False
+        self._hands.link(Weather(fault.f("delay_ms") * 1e-3, fault.f("loss")))
+
+    def _goes_on(self, now: float, node: Node) -> bool:
+        del node
+        if now >= self._until and not self._clear:
+            self._clear = True
+            self._hands.link(CLEAR)
+        return now < self._until + self._rule.fault.f("for_ms") * 1e-3

@@ -28,6 +28,8 @@ def out_of_reach(fault: Fault, side: str) -> str:
         return "messages of both sides would be lost"
     if kind.number in _ENDS and (fault.s("node") == "any" or fault.s("node") in theirs):
         return f"{kind.name} needs a {fault.s('node')} node that can be started again"
+    if kind.number is FaultKind.LINK:
+        return "an engine chooses the addresses that it listens on by itself"
     if kind.number is FaultKind.FILL_QUEUE and theirs - {fault.s("node")}:
         return "the engine has queues of its own to its peers"
     return _state(fault, theirs)

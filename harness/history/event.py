@@ -233,6 +233,7 @@ class FaultKind(enum.IntEnum):
     BURST = 16
     STARVE = 17
     FILL_QUEUE = 18
+    LINK = 19
 
 
 class Loss(enum.IntEnum):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from harness.errors import EXIT_HARNESS, EXIT_USAGE, HandoffError
 from harness.history.event import Role
+from harness.node import namespace
 from harness.node.address import AUTO, cluster_tag, own, resolved
 from harness.node.ask import claim_index
 from harness.node.shell import Shell
@@ -140,8 +141,13 @@ def settle(log: str, *, die_with_thread: bool) -> None:
     signal.signal(signal.SIGUSR1, _show_stacks)
 
 
-def launch(module: str, arguments: list[str], log: str, *, die_with_thread: bool) -> None:
-    """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`."""
+def launch(module: str, arguments: list[str], log: str, beside: int = 0, *, die_with_thread: bool) -> None:
+    """Target of a `multiprocess` child: run a node program as `python -m` would, its output appended to `log`.
+
+    `beside`: the process in whose network namespace it runs; 0: in that of its parent.
+    """
     settle(log, die_with_thread=die_with_thread)
+    if beside:
+        namespace.enter_that_of(beside)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=False)

@@ -22,12 +22,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Order(NamedTuple):
-    """Fork a node: answered with its process id. A process id alone asks to reap it: answered with its exit code."""
+    """Fork a node, as `harness.node.entry.launch` says: answered with its process id. A process id alone asks to reap it: answered with its exit code."""
 
     name: str
     module: str
     arguments: list[str]
     log: str
+    beside: int = 0
 
 
 def serve(line: Any, modules: Sequence[str], log: str, *, die_with_thread: bool) -> None:
@@ -72,4 +73,4 @@ def _node(line: Any, order: Order) -> None:
         signal.signal(number, signal.SIG_DFL)
     from harness.node import entry  # noqa: PLC0415
 
-    entry.launch(order.module, order.arguments, order.log, die_with_thread=True)
+    entry.launch(order.module, order.arguments, order.log, order.beside, die_with_thread=True)
