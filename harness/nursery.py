@@ -118,4 +118,3 @@ class Nursery:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-

@@ -10,14 +10,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness import extension
 from harness.bugs.run import Runner
 from harness.faults.catalogue import MESSAGES
 from harness.protocol.rooms import draw
-from harness.scenario import Scenario, load
+from harness.scenario import Scenario, Topology, load
 
 FAULTS_MIN, FAULTS_MAX = 1, 5
-_SWARM = 41
+_SWARM, _TOPOLOGY = 41, 42
+BLOCK = 10
+"""Runs that share a drawn topology: another one costs the start of its processes."""
+TOPOLOGIES: tuple[dict[str, int], ...] = (
+    {},
+    {"topology.prefill": 2, "topology.decode": 2},
+    {"topology.prefill_pp": 2},
+    {"topology.prefill_tp": 2, "topology.prefill_pp": 2, "topology.decode_tp": 2},
+    {"topology.decode_tp": 2},
+    {"topology.prefill_dp": 2, "topology.decode_dp": 2},
+)
+"""What `topologies` draws from: several nodes of a role, ranks in each of the ways in which they can share the work."""
 _FAULT = "fault "
 
 
@@ -61,11 +74,13 @@ NEEDS_ABORTS = ("message=drained", "message=abort")
 """Faults of messages that only come after an abort."""
 
 
-def scenario(base: dict[str, Any], seed: int, number: int, *, kill: bool) -> Scenario:
+def scenario(base: dict[str, Any], seed: int, number: int, *, kill: bool, topologies: bool = False) -> Scenario:
     """Scenario of run `number` of the swarm `seed`: a pure function of both. `base` are changes that all runs have."""
+    base = {**(_topology(seed, number) if topologies else {}), **base}
     rng = random.Random(draw(seed, _SWARM, number))
     extension.use(map(extension.pinned, base.get("plugins", ())))
-    menu = _menu(rng, kill=kill)
+    # Decode ranks that agree are not started again one by one.
+    menu = _menu(rng, kill=kill and int(base.get("topology.decode_tp", 1)) == 1)
     chosen = rng.sample(menu, rng.randint(FAULTS_MIN, FAULTS_MAX))
     if any(what in fault for fault in chosen for what in NEEDS_ABORTS):
         chosen = [*chosen, "abort:state=writing,fraction=0.1"]
@@ -85,6 +100,10 @@ def scenario(base: dict[str, Any], seed: int, number: int, *, kill: bool) -> Sce
     return load(None, {**drawn, **base, "name": "swarm"})
 
 
+def _topology(seed: int, number: int) -> dict[str, int]:
+    return TOPOLOGIES[draw(seed, _TOPOLOGY, number // BLOCK) % len(TOPOLOGIES)]
+
+
 @dataclass
 class Swarm:
     """What came of it all."""
@@ -93,6 +112,8 @@ class Swarm:
     requests: int = 0
     committed: int = 0
     by_transport: Counter[str] = field(default_factory=Counter)
+    by_topology: Counter[str] = field(default_factory=Counter)
+    """Hand-offs by what of the topology is not 1; the plain one is `1 x 1`."""
     hits: Counter[str] = field(default_factory=Counter)
     """Times that each kind of fault was injected."""
     anomalies: Counter[str] = field(default_factory=Counter)
@@ -112,14 +133,14 @@ class Swarm:
 
 
 def run(
-    base: dict[str, Any], seed: int, requests: int, runs: Path, command: list[str], *, kill: bool,
+    base: dict[str, Any], seed: int, requests: int, runs: Path, command: list[str], *, kill: bool, topologies: bool,
     tell: Callable[[Swarm, Scenario, dict[str, Any]], None],
 ) -> Swarm:  # fmt: skip
     """Run until `requests` hand-offs have been driven. Folders of valid runs are removed."""
     swarm = Swarm()
     with Runner(runs, command) as runner:
         while swarm.requests < requests:
-            chosen = scenario(base, seed, swarm.runs, kill=kill)
+            chosen = scenario(base, seed, swarm.runs, kill=kill, topologies=topologies)
             results = runner.run(chosen).results
             _count(swarm, chosen, results)
             tell(swarm, chosen, results)
@@ -133,6 +154,7 @@ def _count(swarm: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
     swarm.requests += results["requests"]
     swarm.committed += results["committed"]
     swarm.by_transport[chosen.transport.name] += results["requests"]
+    swarm.by_topology[shape(chosen.topology)] += results["requests"]
     swarm.verdicts[results["verdict"]] += 1
     for entry in results["coverage"]:
         if entry["name"].startswith(_FAULT) and entry["seen"]:
@@ -141,6 +163,12 @@ def _count(swarm: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
         swarm.anomalies[anomaly["name"]] += anomaly["count"]
     if _wrong(results):
         swarm.bad.append(_bad(chosen.faults, results))
+
+
+def shape(topology: Topology) -> str:
+    """What of a topology is not 1, in words."""
+    sizes = msgspec.to_builtins(topology)
+    return " ".join(f"{name}={size}" for name, size in sizes.items() if size != 1) or "1 x 1"
 
 
 def _wrong(results: dict[str, Any]) -> bool:

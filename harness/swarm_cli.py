@@ -12,7 +12,7 @@ import click
 from harness.errors import EXIT_INVALID, EXIT_UNKNOWN, EXIT_VALID, FieldError
 from harness.options import PLUGIN, changes_of
 from harness.scenario import Scenario
-from harness.swarm import Swarm, run
+from harness.swarm import Swarm, run, shape
 
 BASE: dict[str, Any] = {
     "workload.duration_s": 3.0, "limits.transfer_timeout_s": 5.0, "limits.request_timeout_s": 30.0, "limits.drain_timeout_s": 60.0,
@@ -24,6 +24,11 @@ BASE: dict[str, Any] = {
 @click.option("--requests", default="100000", metavar="N", help="Stop after so many hand-offs (default 100000).")
 @click.option("--seed", default="1", metavar="N", help="Draws the mixtures (default 1).")
 @click.option("--kill", is_flag=True, help="Mixtures may kill nodes, too: each costs the start of a process.")
+@click.option(
+    "--topologies",
+    is_flag=True,
+    help="Each ten runs draw how many nodes and ranks there are, too: that costs their start.",
+)
 @PLUGIN
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Any field of the scenario, for all runs.")
 @click.option(
@@ -42,6 +47,7 @@ def swarm(
     runs: Path,
     *,
     kill: bool,
+    topologies: bool,
     as_json: bool,
 ) -> None:
     """Run after run with a random mixture of faults; exit 1 for any anomaly, 3 where a kind of fault never came by in all of them."""
@@ -50,7 +56,7 @@ def swarm(
             raise FieldError(option, value, "a whole number")
     base = BASE | changes_of(changes, {"plugins": plugins})
     command = ["handoff", *context.obj]
-    result = run(base, int(seed), max(int(requests), 1), runs, command, kill=kill, tell=_tell)
+    result = run(base, int(seed), max(int(requests), 1), runs, command, kill=kill, topologies=topologies, tell=_tell)
     if as_json:
         print(json.dumps(result.to_dict(), indent=1))
     else:
@@ -61,14 +67,14 @@ def swarm(
 def _tell(swarm_: Swarm, chosen: Scenario, results: dict[str, Any]) -> None:
     found = {anomaly["name"]: anomaly["count"] for anomaly in results["anomalies"]}
     print(
-        f"{swarm_.runs}: {results['verdict']}, {swarm_.requests} hand-offs so far; {chosen.transport.name} "
+        f"{swarm_.runs}: {results['verdict']}, {swarm_.requests} hand-offs so far; {chosen.transport.name}, {shape(chosen.topology)} "
         f"{' '.join(chosen.faults)} {found or ''}", file=sys.stderr, flush=True,
     )  # fmt: skip
 
 
 def _print(result: Swarm) -> None:
     print(
-        f"{result.runs} runs, {result.requests} hand-offs, {result.committed} committed; by transport {dict(result.by_transport)}"
+        f"{result.runs} runs, {result.requests} hand-offs, {result.committed} committed; by transport {dict(result.by_transport)}, by topology {dict(result.by_topology)}"
     )
     print(f"verdicts {dict(result.verdicts)}; anomalies {dict(result.anomalies) or 'none'}")
     print("injected: " + ", ".join(f"{name} {count}" for name, count in sorted(result.hits.items())))

@@ -54,3 +54,26 @@ def test_a_swarm_that_did_everything_leaves_nothing_out() -> None:
     found = _counted(_results("valid", [{**HIT, "name": f"fault {kind}: x=1"} for kind in swarm.KINDS]))
     assert found.never == []
     assert {"abort", "partition", "slow", "burst"} <= swarm.KINDS
+
+
+def test_topologies_are_drawn_for_blocks_of_runs_and_leave_the_faults_as_they_were() -> None:
+    drawn = [swarm.scenario({}, 7, number, kill=False, topologies=True) for number in range(40 * swarm.BLOCK)]
+    shapes = [swarm.shape(one.topology) for one in drawn]
+    assert len(set(shapes)) == len(swarm.TOPOLOGIES)
+    for first in range(0, len(shapes), swarm.BLOCK):
+        assert len(set(shapes[first : first + swarm.BLOCK])) == 1
+    assert [one.faults for one in drawn[:20]] == [swarm.scenario({}, 7, n, kill=False).faults for n in range(20)]
+
+
+def test_a_field_that_is_set_for_all_runs_is_not_drawn() -> None:
+    fixed = {"topology.prefill_pp": 1, "topology.decode_tp": 2}
+    for number in range(0, 40 * swarm.BLOCK, swarm.BLOCK):
+        one = swarm.scenario(fixed, 7, number, kill=True, topologies=True)
+        assert (one.topology.prefill_pp, one.topology.decode_tp) == (1, 2)
+        assert not any(fault.startswith("kill") for fault in one.faults)
+
+
+def test_a_shape_names_what_is_not_one() -> None:
+    topology = swarm.scenario({"topology.decode_tp": 2, "topology.prefill": 3}, 1, 0, kill=False).topology
+    assert swarm.shape(topology) == "prefill=3 decode_tp=2"
+    assert swarm.shape(swarm.scenario({}, 1, 0, kill=False).topology) == "1 x 1"
