@@ -131,13 +131,13 @@ K3 = (
     Bug(
         id="trtllm-12540", kind="K3", url="https://github.com/NVIDIA/TensorRT-LLM/issues/12540", seen="missing sequences, crash or hang on cancellation",
         mechanism="a cancelled request's sequence is removed while the send still reads it",
-        guards="sglang-0.5.8", mutants=("cancel_frees_source",), faults=("abort:side=prefill,fraction=0.3,ms=10", "hold-write:ms=20"),
+        guards="sglang-0.5.8", mutants=("cancel_frees_source",), faults=("abort:side=prefill,fraction=0.3,ms=30", "hold-write:ms=120"),
         anomaly="misdelivery", changes=_UNCHECKED, note="shown as the wrong data that it leads to, not as a crash",
     ),
     Bug(
         id="vllm-ascend-5726", kind="K3", url="https://github.com/vllm-project/vllm-ascend/pull/5726", seen="prefill's scheduler dies",
         mechanism="blocks are freed by force, then the completion of their transfer comes and finds no request",
-        mutants=("strict_completion",), faults=("abort:side=prefill,fraction=0.3,ms=10", "hold-write:ms=20"), anomaly="crash",
+        mutants=("strict_completion",), faults=("abort:side=prefill,fraction=0.3,ms=30", "hold-write:ms=120"), anomaly="crash",
     ),
     Bug(
         id="aibrix-1772", kind="K3", url="https://github.com/vllm-project/aibrix/issues/1772", seen="decode read blocks that may have expired; only a warning",
