@@ -159,9 +159,8 @@ class SpeakingDecodeNode(Speaking, DecodeNode):
             if behind is not None:
                 self._tell_abort(rank, behind)
         elif self.messages is not None and self.messages.holds(wire.RoomExchange, message.room):
-            self._behind[message.room] = (
-                message  # both go over one socket of a released decode: none overtakes the other
-            )
+            # Of a released decode both go over one socket: none overtakes the other.
+            self._behind[message.room] = message
         else:
             self._tell_abort(rank, message)
 

@@ -185,6 +185,7 @@ def run(first: Sequence[str], last: Sequence[str]) -> dict[str, Any]:
             problems[check.__name__] = str(deaths[0]) if deaths else f"{type(error).__name__}: {error}"
         finally:
             mover.go_on()
+            bench.looks.forget()
         if watch.look():
             break
     dead = [str(death) for death in watch.look()]
