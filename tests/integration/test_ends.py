@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from pathlib import Path
@@ -118,13 +119,13 @@ def test_nodes_that_stood_still_with_their_driver_are_not_lost(tmp_path: Path) -
     until(lambda: under_load(tmp_path), "load")
     everyone = [psutil.Process(driver.pid)]
     everyone += everyone[0].children(recursive=True)
-    for process in everyone:
-        process.suspend()
-    time.sleep(LOST_S + 1)  # how long they stand still is what is tried
-    for process in everyone:  # the driver first: nobody else can have said anything when it looks
-        process.resume()
-        if process.pid == driver.pid:
-            until(lambda: _recorded(tmp_path, Verb.NODE, NodeEvent.STALLED), "the stall is recorded")
+    with contextlib.ExitStack() as stack:
+        for process in everyone:
+            process.suspend()
+            stack.callback(process.resume)
+        time.sleep(LOST_S + 1)  # how long they stand still is what is tried
+        everyone[0].resume()  # the driver first: nobody else can have said anything when it looks
+        until(lambda: _recorded(tmp_path, Verb.NODE, NodeEvent.STALLED), "the stall is recorded")
     driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=30)
     results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
