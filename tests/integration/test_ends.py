@@ -129,7 +129,8 @@ def test_nodes_that_stood_still_with_their_driver_are_not_lost(tmp_path: Path) -
     driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=30)
     results = handoff(tmp_path, "check", str(tmp_path / "latest"), "--json").results
-    assert results["anomalies"] == []
+    # A time-out is another matter: the nodes stood still for longer than the driver, which is all that can be known of them.
+    assert not {"crash", "abort"} & {anomaly["name"] for anomaly in results["anomalies"]}
 
 
 def _drains(runs: Path) -> bool:
