@@ -124,6 +124,8 @@ def check(scenario: Any) -> None:
             "engine.page_bytes", memory.page_bytes, "a multiple of 16, at least 32: keys and values share it"
         )
     _only(engine, (("planes", scenario.planes, "split"), ("engine.slot_policy", memory.slot_policy, "fifo")))
+    sizes = ("prefill_tp", "prefill_pp", "decode_tp", "prefill_dp", "decode_dp")
+    _only(engine, [(f"topology.{size}", getattr(scenario.topology, size), 1) for size in sizes])
     (_check_both if engine.side == "both" else _check_mixed)(engine, scenario)
     for fault in parse_all(scenario.faults):
         if why := out_of_reach(fault, engine.side):
@@ -152,12 +154,10 @@ def _check_both(engine: Engine, scenario: Any) -> None:
 
 def _check_mixed(engine: Engine, scenario: Any) -> None:
     """Our own transport moves the bytes, and everything about it can be set."""
-    transport, topology = scenario.transport.name, scenario.topology
+    transport = scenario.transport.name
     if transport not in MIXED[engine.side]:
         allowed = " or ".join(MIXED[engine.side])
         raise FieldError("transport.name", transport, f"{allowed}: {engine.name} is one side alone")
-    for field in ("prefill_tp", "prefill_pp", "decode_tp", "prefill_dp", "decode_dp"):
-        _only(engine, [(f"topology.{field}", getattr(topology, field), 1)])
     if engine.side == "prefill":
         guards = guard_table.parse(scenario.guards)
         if any(getattr(guards, name) for name in BEYOND_THE_ROW):
