@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from multiprocess import get_context
 from multiprocess.connection import wait
 
-from harness.errors import HarnessError
+from harness.children import spawn
 from harness.history.event import Role
 from harness.link import Link
 from harness.node.entry import launch
@@ -98,7 +94,7 @@ class Cluster:
         ]  # fmt: skip
         beside = self.link.pid if self.link is not None and self.link.is_far(name) else 0
         order = Order(name, PROGRAMS[role], arguments, str(log), beside)
-        process = _spawned(order) if self.nursery is None else self.nursery.start(order)
+        process = spawn(f"handoff {name}", launch, *order[1:]) if self.nursery is None else self.nursery.start(order)
         member = Member(role, index, incarnation, process, log)
         self.members.append(member)
         return member
@@ -108,8 +104,7 @@ class Cluster:
         if self.nursery is not None:
             return
         self.logs.mkdir(parents=True, exist_ok=True)
-        with without_main_module():
-            nursery = Nursery(self.logs / "nursery.log", MODULES)
+        nursery = Nursery(self.logs / "nursery.log", MODULES)
         usable = False
         try:
             usable = nursery.usable()
@@ -161,22 +156,6 @@ class Cluster:
         self.stop(GRACE_S if kind is None else 0.0)
 
 
-def _spawned(order: Order) -> Any:
-    """A new interpreter that runs a node; raises HarnessError."""
-    process = get_context("spawn").Process(
-        target=launch,
-        args=order[1:],
-        kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
-        name=f"handoff {order.name}",
-    )
-    with without_main_module():
-        try:
-            process.start()
-        except OSError as error:
-            raise HarnessError(f"{order.name}: cannot be started: {error}") from error
-    return process
-
-
 @dataclass
 class External:
     """Nodes that somebody else started, perhaps on other hosts; they leave when the run ends, but are not watched as processes.
@@ -217,19 +196,3 @@ def log_tail(path: Path, lines: int = 3) -> str:
     except OSError:
         return ""
     return " | ".join(text[-lines:])
-
-
-@contextlib.contextmanager
-def without_main_module() -> Iterator[None]:
-    """Keep spawn from importing the caller's main module in the child: a node needs nothing of it."""
-    import __main__ as main  # noqa: PLC0415
-
-    saved = {key: main.__dict__.get(key) for key in ("__file__", "__spec__")}
-    try:
-        main.__dict__.pop("__file__", None)
-        main.__dict__["__spec__"] = None
-        yield
-    finally:
-        for key, value in saved.items():
-            if value is not None or key == "__spec__":
-                main.__dict__[key] = value

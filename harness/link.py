@@ -5,14 +5,16 @@ Control plane and data plane alike. The registry, the driver and the nodes of th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from multiprocess import Pipe, get_context
+from multiprocess import Pipe
 
+from harness.children import spawn
 from harness.errors import FieldError, HarnessError, UnavailableError
 from harness.faults.catalogue import parse_all
 from harness.history.event import FaultKind
@@ -23,7 +25,8 @@ from harness.scenario import Scenario
 READY_S = 60.0
 PORTS = {"registry": 5000, "driver": 5001, "prefill": 6000, "decode": 7000}
 """In namespaces of our own every port is free."""
-NO_NETWORK = ("shm", "nixl-shm")
+ELSEWHERE = ("shm", "nixl", "nixl-shm", "nixl-tcp")
+"""Transports that do not cross the link: memory is of one host, and UCX looks for devices in the file system, which has those of the namespace that mounted it."""
 
 
 def far_role(scenario: Scenario) -> str:
@@ -31,10 +34,9 @@ def far_role(scenario: Scenario) -> str:
     roles = {fault.s("node") for fault in parse_all(scenario.faults) if fault.kind.number is FaultKind.LINK}
     if len(roles) > 1:
         raise FieldError("faults", "link", "one `node` for all faults of the link")
-    if roles and scenario.transport.name in NO_NETWORK:
-        raise FieldError(
-            "transport.name", scenario.transport.name, "one that crosses a network where faults are of the link, as tcp"
-        )
+    name = scenario.transport.name
+    if roles and name in ELSEWHERE:
+        raise FieldError("transport.name", name, "tcp, gloo or mooncake where a fault is of the link")
     return roles.pop() if roles else ""
 
 
@@ -84,14 +86,8 @@ class Link:
 
     def _start(self) -> None:
         self._line, other = Pipe()
-        self._process = get_context("spawn").Process(
-            target=carry,
-            args=(other, str(self._logs / "link.log")),
-            kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
-            name="handoff link",
-        )
-        self._process.start()
-        other.close()
+        with contextlib.closing(other):
+            self._process = spawn("handoff link", carry, other, str(self._logs / "link.log"))
         try:
             problem = self._line.recv() if self._line.poll(READY_S) else f"no answer within {READY_S:g} s"
         except EOFError:
@@ -122,9 +118,12 @@ class Link:
 
     def close(self) -> None:
         """End the link and go back to the namespace before."""
-        if self._process is not None and self._process.pid is not None:
+        if self._line is not None:
             self._line.close()
+        if self._process is not None:
             self._process.join(READY_S)
+            self._process.kill()
+            self._process.join()
             self._process.close()
         namespace.enter(self._home)
         os.close(self._home)

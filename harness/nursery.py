@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from multiprocess import Pipe, get_context
+from multiprocess import Pipe
 from multiprocess.connection import wait
 
+from harness.children import spawn
 from harness.errors import HarnessError
 from harness.node.nursery import Order, serve
 
@@ -67,19 +67,8 @@ class Nursery:
     def __init__(self, log: Path, modules: Sequence[str] = MODULES) -> None:
         """Start it, and have it import `modules`; what it says goes to `log`. Raises HarnessError when it cannot be started."""
         self._line, other = Pipe()
-        self._process: Any = get_context("spawn").Process(
-            target=serve,
-            args=(other, modules, str(log)),
-            kwargs={"die_with_thread": threading.current_thread() is threading.main_thread()},
-            name="handoff nursery",
-        )
-        try:
-            self._process.start()
-        except OSError as error:
-            self._line.close()
-            raise HarnessError(f"nursery: cannot be started: {error}") from error
-        finally:
-            other.close()
+        with contextlib.closing(other):
+            self._process = spawn("handoff nursery", serve, other, modules, str(log))
 
     def usable(self, timeout_s: float = READY_S) -> bool:
         """Wait until it has imported everything; False where that has started threads: then a fork would not be safe."""

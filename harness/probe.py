@@ -24,7 +24,7 @@ import numpy as np
 from multiprocess import get_context
 from multiprocess.connection import Connection
 
-from harness.cluster import without_main_module
+from harness.children import without_main_module
 from harness.errors import HandoffError, HarnessError
 from harness.history.event import KV_BIT
 from harness.history.recorder import NullRecorder

@@ -26,13 +26,19 @@ def out_of_reach(fault: Fault, side: str) -> str:
         return f"{SENDERS[message]} sends the {message}"
     if kind.number is FaultKind.PARTITION and (fault.s("direction") == "both" or theirs & _senders_of(fault)):
         return "messages of both sides would be lost"
+    return _process(fault, theirs) or _state(fault, theirs)
+
+
+def _process(fault: Fault, theirs: set[str]) -> str:
+    """Faults that the driver does to a whole process, or to all that it sends."""
+    kind = fault.kind
     if kind.number in _ENDS and (fault.s("node") == "any" or fault.s("node") in theirs):
         return f"{kind.name} needs a {fault.s('node')} node that can be started again"
     if kind.number is FaultKind.LINK:
         return "an engine chooses the addresses that it listens on by itself"
     if kind.number is FaultKind.FILL_QUEUE and theirs - {fault.s("node")}:
         return "the engine has queues of its own to its peers"
-    return _state(fault, theirs)
+    return ""
 
 
 def _senders_of(fault: Fault) -> set[str]:

@@ -29,7 +29,7 @@ class GlooPipe:
         self._error: OSError | None = None
         self._wake = Wake()
         try:
-            self._pair = Pair(self.socket, SENDER, str(where["host"]))
+            self._pair = Pair(self.socket, SENDER, self.socket.getsockname()[0])
         except OSError:
             self.socket.close()
             self._wake.close()

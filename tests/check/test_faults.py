@@ -70,14 +70,15 @@ def _stopped(h, *, end_before: bool, kind: FaultKind = FaultKind.STOP):
     request.abort(Reason.TIMEOUT).free().fail(Reason.TIMEOUT)
 
 
-@pytest.mark.parametrize("kind", [FaultKind.STOP, FaultKind.FILL_QUEUE])
+@pytest.mark.parametrize("kind", [FaultKind.STOP, FaultKind.FILL_QUEUE, FaultKind.LINK])
 def test_a_stopped_node_explains_time_outs_of_requests_open_then(h, kind):
     _stopped(h, end_before=False, kind=kind)
     clean(h)
 
 
-def test_a_stop_that_was_over_explains_nothing(h):
-    _stopped(h, end_before=True)
+@pytest.mark.parametrize("kind", [FaultKind.STOP, FaultKind.LINK])
+def test_a_stop_that_was_over_explains_nothing(h, kind):
+    _stopped(h, end_before=True, kind=kind)
     only(h, "hang")
 
 
@@ -85,6 +86,13 @@ def test_another_nodes_stop_explains_nothing(h):
     h.driver.event(Verb.FAULT, code=FaultEvent.BEGIN, flags=FaultKind.STOP << 16, value=Role.DECODE << 32 | 5)
     h.begun(3).abort(Reason.TIMEOUT).free().fail(Reason.TIMEOUT)
     only(h, "hang")
+
+
+def test_a_cut_link_explains_time_outs_of_all_nodes_and_nothing_else(h):
+    h.driver.event(Verb.FAULT, code=FaultEvent.BEGIN, flags=FaultKind.LINK << 16)
+    h.begun(3, slot=0).abort(Reason.TIMEOUT).free().fail(Reason.TIMEOUT)
+    h.begun(4, slot=1).abort(Reason.PREFILL_FAILED).free().fail(Reason.PREFILL_FAILED)
+    only(h, "abort")
 
 
 def test_wrong_data_is_never_excused(h):

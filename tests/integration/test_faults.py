@@ -69,8 +69,15 @@ def test_a_killed_registry_comes_back_knows_everybody_and_disturbs_no_request(tm
     assert {entry["name"]: entry["seen"] for entry in results["coverage"]}[f"fault {fault}"] > 1
 
 
-def test_nodes_that_are_killed_while_nobody_can_look_them_up_are_found_once_the_registry_is_back(tmp_path: Path) -> None:
-    away = ("--fault", "kill:node=registry,every_s=1,for_ms=1500,count=2", "--fault", "kill:node=prefill,every_s=1.2,count=2")
+def test_nodes_that_are_killed_while_nobody_can_look_them_up_are_found_once_the_registry_is_back(
+    tmp_path: Path,
+) -> None:
+    away = (
+        "--fault",
+        "kill:node=registry,every_s=1,for_ms=1500,count=2",
+        "--fault",
+        "kill:node=prefill,every_s=1.2,count=2",
+    )
     steady = ("--set", "workload.arrival=fixed", "--set", "workload.rate_per_s=300")
     found = stress(tmp_path, "--prefill", "2", "--requests", "2000", *away, *steady, *PATIENT)
     assert (found["code"], _names(found)) == (0, set())

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from integration.cli import until
 
-from harness.cluster import Cluster, without_main_module
+from harness.cluster import Cluster
 from harness.errors import HarnessError
 from harness.history.event import Role
 from harness.node.nursery import Order
@@ -25,8 +25,7 @@ def nursery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery
     """One that forks sleepers."""
     (tmp_path / f"{SLEEPER}.py").write_text("import sys, time\nif len(sys.argv) > 1: sys.exit(7)\ntime.sleep(600)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with without_main_module():
-        made = Nursery(tmp_path / "nursery.log", ["json"])
+    made = Nursery(tmp_path / "nursery.log", ["json"])
     try:
         assert made.usable()
         yield made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.history.event import Role
 from harness.node.shell import LOST_S
+from harness.node.silence import STALL_S
 from harness.protocol import wire
 from harness.registry import CLAIM_S, CLAIMS_MAX, RegistryCore
 
@@ -78,3 +79,15 @@ def test_claims_are_bounded() -> None:
     assert claim(core, CLAIMS_MAX) is None
     assert claim(core, 5) == 5
     assert claim(core, CLAIMS_MAX, CLAIM_S + 1) == 0
+
+
+def test_who_was_not_run_itself_gives_nobody_up_for_that() -> None:
+    core = RegistryCore()
+    register(core, 0, now=1.0)
+    register(core, 1, now=LOST_S)
+    core.excuse(LOST_S + 2.0, STALL_S)  # no more than a loop that is busy
+    assert core.expire(LOST_S + 2.0)
+    assert set(core.nodes) == {(PREFILL, 1)}
+    core.excuse(3 * LOST_S, 2 * LOST_S)
+    assert not core.expire(3 * LOST_S)
+    assert core.expire(3 * LOST_S + LOST_S + 0.1)

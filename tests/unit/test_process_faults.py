@@ -13,6 +13,7 @@ from harness.faults.catalogue import parse_all
 from harness.faults.process import SERVES_S, Hands, ProcessFaults
 from harness.history.event import FaultEvent, NodeEvent, Role, Verb
 from harness.nemesis import Nemesis
+from harness.node.link import CLEAR, Weather
 from harness.protocol import wire
 from harness.registry import RegistryCore
 
@@ -33,6 +34,10 @@ class _Cluster(Hands):
         self.ended = True
         self.back = True
         self.revived = 0
+        self.weather: list[Weather] = []
+
+    def link(self, weather: Weather) -> None:
+        self.weather.append(weather)
 
     def nodes(self) -> list[tuple[int, int]]:
         return NODES
@@ -103,6 +108,25 @@ def test_only_what_was_named_is_killed(node: str, roles: set[Role]) -> None:
     faults, hands, _ = _armed(f"kill:node={node},every_s=1")
     _kills(faults, hands, 9)
     assert {role for role, _ in hands.killed} == roles
+
+
+def test_a_link_is_bad_for_a_while_and_hits_all_nodes_until_tcp_has_tried_again() -> None:
+    faults, hands, record = _armed("link:node=prefill,every_s=1,for_ms=500,loss=0.5,delay_ms=20")
+    silent = []
+    for now in (1.0, 1.4, 1.6, 1.9, 2.1):
+        faults.step(now)
+        silent.append(faults.stopped)
+    assert hands.weather == [Weather(0.02, 0.5), CLEAR]
+    assert silent == [set(NODES[:2])] * 4 + [set()]
+    assert [(fields["code"], fields["value"]) for _, fields in record] == [(FaultEvent.BEGIN, 0), (FaultEvent.END, 0)]
+
+
+def test_a_link_heals_at_once_when_the_load_ends() -> None:
+    faults, hands, _ = _armed("link:every_s=1,for_ms=2000")
+    faults.step(1.0)
+    faults.arm(1.1, armed=False)
+    faults.step(1.2)
+    assert hands.weather == [Weather(0.0, 1.0), CLEAR]
 
 
 def _nemesis() -> tuple[Nemesis, _Record]:
