@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -100,12 +101,16 @@ def main() -> int:
     fault = f"kill:node={given.node},every_s={given.every:g}"
     scenario = load(None, {**LOAD, "workload.duration_s": given.duration, "faults": [fault, HOLD]})
     watch = _Samples()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = prepare(scenario, Path(scratch), ["benchmarks/restarts.py"])
-        with Session(scenario.topology, folder.logs, first=scenario) as session:
-            session.run(scenario, folder, watch)
-        results = judge(folder).results
-        found = told(folder)
+    scratch = tempfile.mkdtemp()
+    folder = prepare(scenario, Path(scratch), ["benchmarks/restarts.py"])
+    with Session(scenario.topology, folder.logs, first=scenario) as session:
+        session.run(scenario, folder, watch)
+    results = judge(folder).results
+    found = told(folder)
+    if results["verdict"] == "valid":
+        shutil.rmtree(scratch)
+    else:
+        print(f"kept: {folder.path}", file=sys.stderr)
     names = ("verdict", "requests", "committed", "other_aborts", "hung", "leaked", "latency_ms")
     found |= {name: results[name] for name in names} | {"fault": fault, "samples": watch.samples}
     found["anomalies"] = {anomaly["name"]: anomaly["count"] for anomaly in results["anomalies"]}
