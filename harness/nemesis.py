@@ -102,6 +102,8 @@ class Nemesis:
         if REGISTRY not in self.away:
             return
         member = self.hands.member(REGISTRY)
+        if member.expected:
+            return  # sent before its end
         known = {((node.role, node.index), node.incarnation) for node in topology.nodes}
         if topology.incarnation == member.incarnation and known >= self._driver.registered:
             value, pid = REGISTRY[0] << 32, int(member.process.pid)

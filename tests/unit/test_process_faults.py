@@ -161,6 +161,13 @@ def test_a_registry_that_does_not_know_all_yet_is_still_away(topology: wire.Topo
     assert (nemesis.away, record) == ({REGISTRY}, [])
 
 
+def test_what_a_registry_said_before_its_end_does_not_count() -> None:
+    nemesis, record = _nemesis()
+    nemesis.hands.member(REGISTRY).expected = True
+    nemesis.listed(_topology((NODES[0], 1), (NODES[2], 4)))
+    assert (nemesis.away, record) == ({REGISTRY}, [])
+
+
 def test_a_registry_that_knows_all_that_are_there_serves() -> None:
     nemesis, record = _nemesis()
     nemesis.listed(_topology((NODES[0], 1), (NODES[2], 4), (NODES[1], 1)))
