@@ -59,6 +59,9 @@ class Faults:
         """[kind, node, begin ns, end ns]."""
         self._probes: Counter[str] = Counter()
         self._last_probe: list[tuple[Stream, Records]] = []
+        self._silent: list[Records] = []
+        self._unheard: Counter[int] = Counter()
+        """Messages to or from decode that were lost on purpose, by room."""
         self.stalls = Stalls()
         """Not injected, but of the machine."""
 
@@ -73,6 +76,8 @@ class Faults:
     def _count(self, records: Records) -> None:
         hit = (records["code"] == FaultEvent.HIT) | (records["code"] == FaultEvent.BEGIN)
         self.hits.update((records["flags"][hit] & 0xFFFF).tolist())
+        lost = (records["code"] == FaultEvent.HIT) & (records["c"] == Loss.CLIENT)
+        self._unheard.update(records["room"][lost].tolist())
 
     def _driver_records(self, records: Records) -> None:
         self._count(records)
@@ -91,19 +96,30 @@ class Faults:
     def _probed(self, records: Records) -> None:
         code = records["code"]
         right = (code == FaultEvent.ANSWERED) & np.isin(records["c"], ANSWERS)
-        wrong = (code == FaultEvent.SILENT) | ((code == FaultEvent.ANSWERED) & ~right)
+        silent = code == FaultEvent.SILENT
+        wrong = (code == FaultEvent.ANSWERED) & ~right
         sent = np.flatnonzero(code == FaultEvent.HIT)
         self._probes["sent"] += len(sent)
         if len(sent):
             self._last_probe = [(self._driver, take(records, sent[-1:]))]
-        self._probes["over"] += int((right | wrong).sum())
+        self._probes["over"] += int((right | wrong | silent).sum())
+        self._silent += [take(records, np.array([i])) for i in np.flatnonzero(silent)]
         for i in np.flatnonzero(wrong):
-            silent = code[i] == FaultEvent.SILENT
-            what = "not answered" if silent else "served" if not records["c"][i] else "failed otherwise"
+            what = "failed otherwise" if records["c"][i] else "served"
             self._tally.show("not-refused", what, 1, [(self._driver, take(records, np.array([i])))])
 
+    def _silences(self) -> None:
+        """Probes that were not answered, but for those whose request or answer was lost on purpose: once for each that was lost."""
+        for record in self._silent:
+            room = int(record["room"][0])
+            if self._unheard[room] > 0:
+                self._unheard[room] -= 1
+            else:
+                self._tally.show("not-refused", "not answered", 1, [(self._driver, record)])
+
     def close(self, *, complete: bool) -> None:
-        """Probes of which nobody said anything."""
+        """Probes that were not answered, or of which nobody said anything."""
+        self._silences()
         left = self._probes["sent"] - self._probes["over"]
         if complete and left:
             self._tally.show("not-refused", "no answer recorded", left, self._last_probe)

@@ -145,5 +145,5 @@ class Traffic:
                 self._burst(int(rule.fault.f("size")))
         while self._probes and (first := next(iter(self._probes.items())))[1].deadline <= now:
             del self._probes[first[0]]
-            first[1].rule.hit(event=FaultEvent.SILENT, b=first[0])
+            first[1].rule.hit(first[1].room, event=FaultEvent.SILENT, b=first[0])
         return min(max(self._aborts[0][0] - now, 0.0), 0.05) if self._aborts else 0.05

@@ -145,6 +145,38 @@ def test_a_probe_that_was_not(h, code, answer, what):
     assert only(h, "not-refused") == {what: 1}
 
 
+def _lost(h, room: int, loss: Loss = Loss.CLIENT):
+    h.driver.event(Verb.FAULT, room, code=FaultEvent.HIT, flags=FaultKind.DROP << 16, c=loss)
+
+
+def _silent(h, room: int, number: int = 0):
+    h.driver.event(Verb.FAULT, code=FaultEvent.HIT, flags=FaultKind.DUPLICATE_ROOM << 16, b=(1 << 48) + number)
+    h.driver.event(Verb.FAULT, room, code=FaultEvent.SILENT, flags=FaultKind.DUPLICATE_ROOM << 16, b=(1 << 48) + number)
+
+
+def test_nobody_answers_a_probe_that_was_lost_on_purpose(h):
+    _silent(h, 77)
+    _lost(h, 77)  # the swarm's: what picks a room loses its first request and the second
+    h.healthy(3, 4)
+    clean(h)
+
+
+@pytest.mark.parametrize(("room", "loss"), [(78, Loss.CLIENT), (77, Loss.NEEDED)])
+def test_a_probe_is_not_excused_by_what_was_lost_elsewhere(h, room, loss):
+    _silent(h, 77)
+    _lost(h, room, loss)
+    h.healthy(3, 4)
+    assert only(h, "not-refused") == {"not answered": 1}
+
+
+def test_one_lost_message_excuses_one_probe(h):
+    _silent(h, 0, 0)
+    _silent(h, 0, 1)
+    _lost(h, 0)
+    h.healthy(3, 4)
+    assert only(h, "not-refused") == {"not answered": 1}
+
+
 def test_a_probe_with_a_live_room_is_not_done_to_its_owner(h):
     request = h.begun(3)
     h.driver.event(Verb.FAULT, 3, code=FaultEvent.HIT, flags=FaultKind.ABORT << 16, b=1 << 48)

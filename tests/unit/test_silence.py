@@ -26,6 +26,7 @@ def test_time_in_which_nobody_listened_is_no_silence(late_s: float, seen: dict[s
 def test_a_registry_that_was_not_run_drops_nobody() -> None:
     registry = object.__new__(Registry)
     registry.core, registry.peers = RegistryCore(), {}
+    registry.role, registry.index, registry.incarnation = Role.REGISTRY, 0, 1
     registry._parent_fd, registry._leave_at, registry._next_beat = None, math.inf, 1.0
     registry.core.register(wire.Register(Role.DECODE, 0, 1, 7, "tcp://127.0.0.1:9"), 1.0)
     registry._beat(1.0 + LOST_S + 60)
