@@ -104,12 +104,12 @@ def test_a_bad_preset_fails_with_the_whole_story_and_nothing_of_the_harness(pyte
         """
     import pytest
 
-    @pytest.mark.handoff(guards="hardened", requests=3000)
+    @pytest.mark.handoff(guards="hardened", requests=3000, transport__late_fraction=0.05, transport__delay_us=2000)
     def test_story(handoff_run):
         handoff_run().assert_valid()
 
     def test_bare_comparison(handoff_cluster):
-        with handoff_cluster(slots=4) as cluster:
+        with handoff_cluster(slots=4, transport__late_fraction=0.05, transport__delay_us=2000) as cluster:
             assert cluster.stress(requests=3000).false_aborts == 0
 
     @pytest.mark.handoff(requests=1000, planes="shared")

@@ -153,12 +153,13 @@ def test_scenario_file_and_changes(tmp_path: Path) -> None:
 
 
 def test_text_says_what_matters(tmp_path: Path) -> None:
-    ended = handoff(tmp_path, "stress", "--requests", "3000", "--transport", "tcp", "--guards", "sglang-0.5.12")
+    command = ("stress", "--requests", "3000", *WIDE, "--guards", "sglang-0.5.12")
+    ended = handoff(tmp_path, *command)
     lines = ended.out.splitlines()
     assert lines[0] == "verdict: INVALID"
     assert any(line.startswith("  false-abort: ") and "95 %" in line for line in lines)
     assert lines[-2].startswith("run folder: ")
-    assert lines[-1] == "repeat with: handoff stress --requests 3000 --transport tcp --guards sglang-0.5.12"
+    assert lines[-1] == f"repeat with: handoff {' '.join(command)}"
     assert "waiting for the nodes" in ended.err or "hand-offs" in ended.err
     assert "\x1b" not in ended.out + ended.err
 
