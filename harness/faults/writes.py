@@ -155,7 +155,9 @@ def _fail(rule: Rule, staged: _Staged) -> None:
     when = rule.fault.s("when")
     if not staged.stages:
         return  # another fault has failed it before it began
-    rule.hit(staged.write.room)
+    # A status that went before has promised what now never comes, and is not taken back.
+    lost = staged.posted and when != "after"
+    rule.hit(staged.write.room, c=Loss.NEEDED if lost else 0)
     staged.fails = True
     if when == "before":
         staged.stages.clear()
