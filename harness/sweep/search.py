@@ -158,14 +158,9 @@ def around(guess: float, most: int) -> list[int]:
 
 def _pick(even: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, float | None, float | None]:
     """(recommended concurrency, where the rate has levelled off or None, the highest that keeps the bound or None); raises NothingFits."""
-    pairs = [
-        (float(cell[0]), rate, late)
-        for cell, rate, late in zip(cells, level(even, cells, "rate"), level(even, cells, "p99"), strict=True)
-        if not math.isnan(rate)
-    ]
-    if not pairs:
+    loads, rates, lates = _curves(even, cells, 0)
+    if not loads:
         raise NothingFits("no run of the decisive cells came to an end")
-    loads, rates, lates = ([pair[i] for pair in pairs] for i in range(3))
     found = knee(loads, rates)
     within = None
     if limits.p99_ms is not None:
@@ -174,6 +169,14 @@ def _pick(even: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, f
             raise NothingFits(f"p99 is {lates[0]:.3g} ms with {loads[0]:g} in flight, more than {limits.p99_ms:g} ms")
     at = found.at if found else None
     return min(at if at is not None else loads[-1], within if within is not None else math.inf), at, within
+
+
+def _curves(even: Rounds, cells: Sequence[Cell], axis: int) -> tuple[list[float], list[float], list[float]]:
+    """(sizes, rates, tails) of the cells that have runs; a size is the cell's concurrency (`axis` 0) or its slots (1)."""
+    levels = zip(cells, level(even, cells, "rate"), level(even, cells, "p99"), strict=True)
+    known = [(float(cell[axis]), rate, late) for cell, rate, late in levels if not math.isnan(rate)]
+    sizes, rates, tails = ([entry[i] for entry in known] for i in range(3))
+    return sizes, rates, tails
 
 
 def _concurrency(rounds: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple[float, tuple[float, float]]:
@@ -242,13 +245,11 @@ def _smallest_of(rounds: Rounds, cells: Sequence[Cell], limits: Limits) -> tuple
 
 def _smallest(even: Rounds, cells: Sequence[Cell], p99_ms: float | None) -> float:
     """The smallest of the pools of `cells` (rising, the last one ample) that keeps KEEP of the last one's rate."""
-    rates, lates = level(even, cells, "rate"), level(even, cells, "p99")
-    known = [(float(cell[1]), rate, late) for cell, rate, late in zip(cells, rates, lates, strict=True) if rate > 0]
+    sizes, rates, tails = _curves(even, cells, 1)
     ample = cells[-1][1]
-    if not known or known[-1][0] < ample:
+    if not sizes or sizes[-1] < ample:
         return float(ample)
-    sizes, paces, tails = ([entry[i] for entry in known] for i in range(3))
-    least = enough(sizes, paces)
+    least = enough(sizes, rates)
     if p99_ms is None:
         return least
     # A pool may not break the bound, nor, where an ample one is over it already, lengthen the tail by more than it may cost in rate.
@@ -265,12 +266,7 @@ def _why(even: Rounds, cells: Sequence[Cell], limits: Limits, best: float) -> tu
         return f"the bound: p99 reaches {limits.p99_ms:g} ms at {within:.3g} in flight at the usual pace", notes  # fmt: skip
     if at is None:
         return "the end of the range", notes
-    known = [
-        (float(cell[0]), rate, late)
-        for cell, rate, late in zip(cells, level(even, cells, "rate"), level(even, cells, "p99"), strict=True)
-        if not math.isnan(rate)
-    ]
-    loads, rates, lates = ([entry[i] for entry in known] for i in range(3))
+    loads, rates, lates = _curves(even, cells, 0)
     tail, top = at_load(loads, lates, best, isotonic), saturating(loads, rates)(loads[-1])
     return f"the knee: more in flight brings less than 5 % more rate (p99 is {tail:.3g} ms there; the most that was tried gives {top:.0f}/s)", notes  # fmt: skip
 
