@@ -302,7 +302,9 @@ class Driver:
         self, load: Load, prefills: list[Address], decodes: list[Address], index: int, room: int
     ) -> tuple[Address, Address]:
         """Where a hand-off goes that is open already, where instances have several DP ranks."""
-        others = [opened for other, opened in load.open.items() if other != room]
+        # Counted only where it matters: that looks at every open hand-off.
+        counts = self.dp_routing == "least-open"
+        others = [opened for other, opened in load.open.items() if other != room] if counts else []
         by_prefill = Counter(opened.prefill for opened in others)
         by_decode = Counter(opened.decode for opened in others)
         prefill = choose(self.ranks, self.dp_routing, prefills, index, room, by_prefill)
