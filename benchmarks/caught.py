@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness.bugs.catalogue import BUGS, scenario
+from harness.bugs.catalogue import choose, scenario
 from harness.bugs.record import Bug
-from harness.bugs.run import Runner
+from harness.bugs.run import Runner, found, together
 from harness.check.report import interval95
+from harness.errors import FieldError
 
 GOAL = 0.95
 
@@ -31,7 +32,7 @@ def measure(runner: Runner, bug: Bug, seeds: range) -> dict[str, Any]:
         began = time.monotonic()
         outcome = runner.run(scenario(bug, mutant=True, seed=seed))
         taken.append(round(time.monotonic() - began, 2))
-        if bug.anomaly in {anomaly.name for anomaly in outcome.report.anomalies}:
+        if bug.anomaly in found(outcome):
             shutil.rmtree(outcome.folder.path, ignore_errors=True)
         else:
             missed.append({"seed": seed, "verdict": outcome.report.verdict, "run": str(outcome.folder.path)})
@@ -51,18 +52,26 @@ def main() -> int:
     options.add_argument("--runs", type=Path, help="where run folders go (default: a temporary folder)")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        found = []
-        with Runner(chosen.runs or Path(temporary), sys.argv) as runner:
-            for bug in BUGS:
-                if chosen.kind and bug.kind not in chosen.kind:
-                    continue
-                found.append(measure(runner, bug, range(chosen.first, chosen.first + chosen.seeds)))
-                one = found[-1]
-                print(f"{one['id']:<20} {one['kind']:<4} {one['caught']} of {one['of']}, slowest run {one['slowest_s']} s", file=sys.stderr, flush=True)  # fmt: skip
+    try:
+        bugs = together(choose((), chosen.kind))
+    except FieldError as problem:
+        options.error(str(problem))
+    if chosen.seeds < 1:
+        options.error(f"--seeds: {chosen.seeds} is not allowed; use 1 or more")
+    runs = chosen.runs or Path(tempfile.mkdtemp())
+    results = []
+    with Runner(runs, sys.argv) as runner:
+        for bug in bugs:
+            one = measure(runner, bug, range(chosen.first, chosen.first + chosen.seeds))
+            results.append(one)
+            print(f"{one['id']:<20} {one['kind']:<4} {one['caught']} of {one['of']}, slowest run {one['slowest_s']} s", file=sys.stderr, flush=True)  # fmt: skip
     if chosen.json:
-        print(json.dumps({"bugs": found}, indent=1))
-    return int(any(one["rate"] < GOAL for one in found))
+        print(json.dumps({"bugs": results}, indent=1))
+    if any(one["missed"] for one in results):
+        print(f"kept: {runs}", file=sys.stderr)
+    elif chosen.runs is None:
+        shutil.rmtree(runs)
+    return int(any(one["rate"] < GOAL for one in results))
 
 
 if __name__ == "__main__":

@@ -93,12 +93,12 @@ def run_one(runner: Runner, bug: Bug, seeds: Sequence[int], plugins: Sequence[st
     result = Result(bug.id, bug.kind, bug.anomaly, caught=True, reference_clean=True, seconds=0.0, seeds=len(seeds))
     for seed in seeds:
         mutant = runner.run(scenario(bug, mutant=True, seed=seed, plugins=plugins))
-        result.found = _found(mutant)
+        result.found = found(mutant)
         result.caught_seeds += bug.anomaly in result.found
         clean = runner.reference(scenario(bug, mutant=False, seed=seed, plugins=plugins))
         if clean.report.verdict != "valid":
             result.reference_clean = False
-            result.reference_verdict, result.reference = clean.report.verdict, _found(clean)
+            result.reference_verdict, result.reference = clean.report.verdict, found(clean)
         result.runs = [str(mutant.folder.path), str(clean.folder.path)]
     result.caught = result.caught_seeds == len(seeds)
     result.seconds = round(time.monotonic() - began, 2)
@@ -128,18 +128,24 @@ def run_hosted(bug: Bug, engine: str, transport: str, runs: Path, command: list[
     """Run a record's scenario on a released engine, which is fetched first; raises FieldError for one that it cannot show."""
     began = time.monotonic()
     outcome = stress(on_engine(bug, engine, transport), runs, command)
-    found, results = _found(outcome), outcome.results
-    shown = bug.anomaly in found
+    seen, results = found(outcome), outcome.results
+    shown = bug.anomaly in seen
     used = f"{results['transport']}=={results['transport_version']}"
     seconds = round(time.monotonic() - began, 2)
-    return Seen(bug.id, engine, used, bug.anomaly, shown, results["verdict"], found, seconds, results["folder"])
+    return Seen(bug.id, engine, used, bug.anomaly, shown, results["verdict"], seen, seconds, results["folder"])
 
 
-def _topology(bug: Bug) -> list[tuple[str, int]]:
-    return sorted((field, int(value)) for field, value in bug.changes.items() if field.startswith("topology."))
+def together(bugs: Sequence[Bug]) -> list[Bug]:
+    """Records of one topology together: another one costs the start of its processes."""
+
+    def topology(bug: Bug) -> list[tuple[str, int]]:
+        return sorted((field, int(value)) for field, value in bug.changes.items() if field.startswith("topology."))
+
+    return sorted(bugs, key=topology)
 
 
-def _found(outcome: Outcome) -> dict[str, int]:
+def found(outcome: Outcome) -> dict[str, int]:
+    """Anomalies of a run, and how many."""
     return {anomaly.name: anomaly.count for anomaly in outcome.report.anomalies}
 
 
@@ -148,10 +154,9 @@ def run_all(
     plugins: Sequence[str] = (),
 ) -> list[Result]:  # fmt: skip
     """Run records, those of one topology together; `tell` hears of each at once."""
-    ordered = sorted(bugs, key=_topology)
     results = []
     with Runner(runs, command) as runner:
-        for bug in ordered:
+        for bug in together(bugs):
             results.append(run_one(runner, bug, seeds, plugins))
             tell(results[-1])
     return results
