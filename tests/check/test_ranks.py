@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,9 @@ def _both(h: History, room: int, *, slots: tuple[int, int] = (0, 1)) -> tuple[Re
     return first, second
 
 
-def _healthy(h: History, *rooms: int) -> History:
+def _healthy(h: History, *rooms: int, begin: Callable[..., tuple[Request, Request]] = _both) -> History:
     for room in rooms:
-        first, second = _both(h, room, slots=(room % 2, (room + 1) % 2))
+        first, second = begin(h, room, slots=(room % 2, (room + 1) % 2))
         second.commit().free()
         first.commit().free().ok()
     return h
@@ -263,24 +264,16 @@ def _served(h: History, room: int, *, slots: tuple[int, int] = (0, 1)) -> tuple[
     return first, second
 
 
-def _all_well(h: History, *rooms: int) -> History:
-    for room in rooms:
-        first, second = _served(h, room, slots=(room % 2, (room + 1) % 2))
-        second.commit().free()
-        first.commit().free().ok()
-    return h
-
-
 @pytest.mark.parametrize("chunk", [1, 1000])
 def test_one_prefill_rank_may_write_a_request_to_two_decode_ranks(pair: History, chunk: int) -> None:
-    report = _all_well(pair, 3, 4, 5, 6).finish().check(chunk=chunk, **SERVES)
+    report = _healthy(pair, 3, 4, 5, 6, begin=_served).finish().check(chunk=chunk, **SERVES)
     assert counts(report) == {}
     assert report.committed == 4
     assert report.verdict == "valid"
 
 
 def test_the_pages_of_the_other_decode_rank_are_foreign(pair: History) -> None:
-    _all_well(pair, 5, 6)
+    _healthy(pair, 5, 6, begin=_served)
     first, second = _served(pair, 4)
     second.commit(pages=kv(4, 0)).free()
     first.commit().free().ok()
@@ -289,7 +282,7 @@ def test_the_pages_of_the_other_decode_rank_are_foreign(pair: History) -> None:
 
 def test_a_late_write_to_one_of_two_decode_ranks(pair: History) -> None:
     """A tenure of the one rank is over, that of the other is not: it counts for whom the write was."""
-    _all_well(pair, 5, 6)
+    _healthy(pair, 5, 6, begin=_served)
     first, second = _served(pair, 4, slots=(0, 0))
     second.commit().free()
     first.landed()
@@ -299,7 +292,7 @@ def test_a_late_write_to_one_of_two_decode_ranks(pair: History) -> None:
 
 
 def test_a_write_for_one_decode_rank_in_anothers_tenure_of_the_same_slot(pair: History) -> None:
-    _all_well(pair, 5, 6)
+    _healthy(pair, 5, 6, begin=_served)
     first, second = _served(pair, 4, slots=(0, 0))
     second.commit().free()
     third, fourth = _served(pair, 8, slots=(1, 0))
@@ -313,7 +306,7 @@ def test_a_write_for_one_decode_rank_in_anothers_tenure_of_the_same_slot(pair: H
 
 def test_a_decode_rank_that_was_left_out_is_a_hang(pair: History) -> None:
     """The room began with the other rank's part alone."""
-    _all_well(pair, 5, 6)
+    _healthy(pair, 5, 6, begin=_served)
     first = _Served(pair, 4, slot=0, mask=3, prefill=0, decode=0)
     second = _Served(pair, 4, slot=0, mask=3, prefill=0, decode=1)
     first.invoke().alloc().made().landed().sent().status().poll()

@@ -157,12 +157,18 @@ def test_an_abort_before_all_are_there_fails_those_that_wait_and_those_that_come
     assert prefill.held(Resource.ROOMS) == other.held(Resource.ROOMS) == 0
 
 
-def test_an_abort_of_one_destination_leaves_the_others_write_alone() -> None:
+def _begun() -> _Prefill:
+    """Of which both writes are outstanding."""
     prefill = _Prefill(outcome=Outcome.PENDING)
     prefill.machine.request(ASK)
     for decode in SERVED:
         prefill.ask(decode)
     assert prefill.step() == []
+    return prefill
+
+
+def test_an_abort_of_one_destination_leaves_the_others_write_alone() -> None:
+    prefill = _begun()
     first, second = prefill.writes
     prefill.machine.abort(wire.Abort(ROOM, 12, 2))
     assert prefill.step() == []  # its write is outstanding
@@ -174,11 +180,7 @@ def test_an_abort_of_one_destination_leaves_the_others_write_alone() -> None:
 
 
 def test_a_failed_write_fails_its_own_destination() -> None:
-    prefill = _Prefill(outcome=Outcome.PENDING)
-    prefill.machine.request(ASK)
-    for decode in SERVED:
-        prefill.ask(decode)
-    prefill.step()
+    prefill = _begun()
     for write, ok in zip(prefill.writes, (False, True), strict=True):
         prefill.machine.settle(write.key, ok=ok)  # type: ignore[arg-type]
     assert [(peer, message.status) for peer, message in prefill.step()] == [(2, 0), (3, 4)]
